@@ -15,8 +15,7 @@ each run, and a program with a stale ref cannot be run any more. A program may b
 from __future__ import annotations
 
 import importlib
-import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex
 
@@ -24,14 +23,14 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.libraries.base import lengths
+from atomr_mp.libraries.recording import ProgramArray, Recording
 from atomr_mp.protocol import dtypes, values
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.keywords import checks_names
-from atomr_mp.protocol.layout import Index, Layout
+from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import DECLARED
 from atomr_mp.protocol.libraries import program as messages
-from atomr_mp.protocol.libraries.base import LibraryRequest
-from atomr_mp.protocol.libraries.coverage import Coverage, first_reads
+from atomr_mp.protocol.libraries.coverage import first_reads
 from atomr_mp.protocol.libraries.world import WORLD
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.refs import Operand, WireRef
@@ -41,64 +40,6 @@ if TYPE_CHECKING:
 
     from atomr_mp.client.reply import Reply
     from atomr_mp.libraries.base import LibraryDevice
-
-
-@checks_names
-class ProgramArray(Operand):
-    """An array of a program, or a view of one. Its memory exists only during a run.
-
-    Args:
-        program: The program.
-        slot: Number of the slot.
-        layout: Its layout in the slot.
-    """
-
-    def __init__(self, program: Program, slot: int, layout: Layout) -> None:
-        self.layout = layout
-        self.program: Final = program
-        self.slot: Final = slot
-
-    def __repr__(self) -> str:
-        return f"<ProgramArray {self.dtype}{list(self.shape)} of a program>"
-
-    @property
-    def memory(self) -> object:
-        """The name of the memory."""
-        return id(self.program), self.slot
-
-    def to_wire(self) -> WireRef:
-        """Raise.
-
-        Raises:
-            InvalidRequest: No message has it but the program's, which has its slot.
-        """
-        raise errors.InvalidRequest(
-            f"{self!r} exists only while the program runs: use it in the program's steps, or have it returned; the "
-            "run's result is a ref"
-        )
-
-    def __getitem__(self, index: Index | tuple[Index, ...]) -> ProgramArray:
-        return self._view(self.layout.indexed(index))
-
-    def reshape(self, *shape: int) -> ProgramArray:
-        """Return a view of another shape; see `GpuRef.reshape`."""
-        return self._view(self.layout.reshaped(shape))
-
-    def transpose(self, *axes: int) -> ProgramArray:
-        """Return a view with the dimensions in another order; see `GpuRef.transpose`."""
-        return self._view(self.layout.transposed(axes or None))
-
-    @property
-    def T(self) -> ProgramArray:  # noqa: N802 - as in NumPy
-        """The transpose."""
-        return self.transpose()
-
-    def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> ProgramArray:
-        """Return a view of any shape and strides; see `GpuRef.as_strided`."""
-        return self._view(self.layout.strided(shape, strides, operator.index(offset)))
-
-    def _view(self, layout: Layout) -> ProgramArray:
-        return ProgramArray(self.program, self.slot, layout)
 
 
 class _Slot(Operand):
@@ -136,17 +77,12 @@ class Program:
 
     def __init__(self, device: LibraryDevice) -> None:
         self._device = device
-        if (operand := getattr(device, "operand", None)) is not None:
-            self.operand: Final = operand
-            """Returns the operand of an array, if the device takes arrays for refs."""
+        self._operand: Final[Callable[[Any], Any] | None] = getattr(device, "operand", None)
+        """Returns the operand of an array, if the device takes arrays for refs."""
+        self._recording: Final = Recording(getattr(device, "ranks", 0), self._operand)
         self._names: list[str] = []
-        self._inputs: list[Layout] = []
         self._refs: list[Operand] = []
-        self._temporaries: list[Layout] = []
-        self._steps: list[tuple[str, LibraryRequest]] = []
         self._returns: list[Operand] = []
-        self._written: Final = Coverage()
-        """What the steps so far have written."""
         self._recorded: messages.RunProgram | None = None
         """A run without its inputs; None until it is recorded."""
 
@@ -162,19 +98,13 @@ class Program:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"a program has no {name!r}")
-        there = (*DECLARED, WORLD) if self.ranks else DECLARED
+        there = (*DECLARED, WORLD) if self._recording.ranks else DECLARED
         if name not in there:
             hint = ": a program of a world has collectives (`MadeWorld.program`)" if name == WORLD else ""
             raise AttributeError(f"a program has no {name!r}{hint}; its libraries are: {', '.join(there)}")
-        library = importlib.import_module(f"atomr_mp.libraries.{name}").Reference(self)
+        library = importlib.import_module(f"atomr_mp.libraries.{name}").Reference(self._recording)
         self.__dict__[name] = library
         return library
-
-    @property
-    def ranks(self) -> int:
-        """How many ranks its world has, 0 outside of worlds."""
-        found: int = getattr(self._device, "ranks", 0)
-        return found
 
     # --- recording ----------------------------------------------------------------------------------------------------
 
@@ -190,19 +120,16 @@ class Program:
             raise errors.InvalidRequest(f"an input's name is a text; this is of type {type(name).__name__}")
         if name in self._names:
             raise errors.InvalidRequest(f"the program has an input {name!r} already")
-        layout = Layout.contiguous(dtypes.name_for(dtype), lengths("shape", shape))
+        array = self._recording.input(Layout.contiguous(dtypes.name_for(dtype), lengths("shape", shape)))
         self._names.append(name)
-        self._inputs.append(layout)
-        return self._array(-len(self._names), layout)
+        return array
 
     def empty(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike) -> ProgramArray:
         """Return a temporary, which steps write before others read it.
 
         A step that reads it where none has written is refused. Elements that no step has written are zero.
         """
-        layout = Layout.contiguous(dtypes.name_for(dtype), lengths("shape", shape))
-        self._temporaries.append(layout)
-        return self._array(len(self._temporaries) - 1, layout)
+        return self._recording.empty(shape, dtype)
 
     def returns(self, *arrays: Operand) -> None:
         """Name the arrays that a run returns: outputs and temporaries, or views of them.
@@ -211,42 +138,9 @@ class Program:
             InvalidRequest: An array is neither; its owner can read it without having it returned.
         """
         for array in arrays:
-            if not isinstance(array, ProgramArray) or array.program is not self or array.slot < 0:
+            if not (self._recording.has(array) and isinstance(array, ProgramArray) and array.slot >= 0):
                 raise errors.InvalidRequest(f"{array!r} is no output of this program's steps")
         self._returns += arrays
-
-    def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Any:
-        """Record a checked step; the libraries' methods call this.
-
-        Raises:
-            InvalidRequest: The request cannot be a step.
-        """
-        if self._recorded is not None:
-            raise errors.InvalidRequest("the program is recorded already; record another")
-        if deadline_s is not None:
-            raise errors.InvalidRequest("a step has no deadline of its own; give one to run()")
-        if request.answers:
-            raise errors.InvalidRequest(
-                f"{library}.{request.name} answers with what only the device knows, which no step can; blas.inner "
-                "leaves a number on the device"
-            )
-        if len(self._steps) >= messages.MAX_STEPS:
-            raise errors.InvalidRequest(f"a program has at most {messages.MAX_STEPS} steps")
-        for operand in self._written.unwritten(request):
-            if isinstance(operand, ProgramArray) and operand.slot >= 0 and not self._written.has_some(operand):
-                name = next(name for name, _, each in request.arrays() if each is operand)
-                raise errors.InvalidRequest(
-                    f"{library}.{request.name} reads {name}, a temporary that no earlier step has written: its content "
-                    "is undefined; write it first, or record what it is to hold as an input"
-                )
-        made = {name: self.empty(layout.shape, layout.dtype) for name, layout in request.results().items()}
-        if made:
-            request = msgspec.structs.replace(request, **made)
-            request.check()
-        self._written.add(request)
-        self._steps.append((library, request))
-        outputs = list(made.values())
-        return outputs[0] if len(outputs) == 1 else outputs or None
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -271,28 +165,26 @@ class Program:
             raise errors.InvalidRequest(
                 f"the program's inputs are {', '.join(self._names) or 'none'}; given were {', '.join(inputs) or 'none'}"
             )
-        if "operand" in self.__dict__:
-            inputs = {name: self.operand(given) for name, given in inputs.items()}
-        given = [_fitting(name, inputs[name], layout) for name, layout in zip(self._names, self._inputs, strict=True)]
+        if self._operand is not None:
+            inputs = {name: self._operand(given) for name, given in inputs.items()}
+        given = [
+            _fitting(name, inputs[name], layout)
+            for name, layout in zip(self._names, self._recording.inputs, strict=True)
+        ]
         request = msgspec.structs.replace(self._recorded, inputs=given)
         return self._device.request("program", request, deadline_s)
 
     # --- the definition -----------------------------------------------------------------------------------------------
 
-    def _array(self, number: int, layout: Layout) -> ProgramArray:
-        if self._recorded is not None:
-            raise errors.InvalidRequest("the program is recorded already; record another")
-        return ProgramArray(self, number, layout)
-
     def _constants(self) -> dict[tuple[object, Layout], int]:
         """Keep the refs that the steps use, and return the slot of each."""
         refs: dict[tuple[object, Layout], int] = {}
-        for _, request in self._steps:
+        for _, request in self._recording.steps:
             for _, _, operand in request.arrays():
                 if operand is not None and not isinstance(operand, ProgramArray):
                     key = operand.memory, operand.layout
                     if key not in refs:
-                        refs[key] = len(self._inputs) + len(refs)
+                        refs[key] = len(self._recording.inputs) + len(refs)
                         self._refs.append(operand)
         return refs
 
@@ -302,8 +194,9 @@ class Program:
         Raises:
             InvalidRequest: It returns what no step has written, or is too large.
         """
+        recording = self._recording
         for number, array in enumerate(self._returns):
-            if not self._written.has_some(array):
+            if not recording.written.has_some(array):
                 raise errors.InvalidRequest(
                     f"the program returns {array!r} (number {number}), which no step has "
                     "written: its content is undefined"
@@ -313,37 +206,39 @@ class Program:
         def numbered(operand: Operand) -> _Slot:
             if not isinstance(operand, ProgramArray):
                 return _Slot(refs[operand.memory, operand.layout], messages.anywhere(operand.layout))
-            if operand.program is not self:
+            if not recording.has(operand):
                 raise errors.InvalidRequest(f"{operand!r} is an array of another program")
-            first = len(self._inputs) + len(refs)
+            first = len(recording.inputs) + len(refs)
             return _Slot(-1 - operand.slot if operand.slot < 0 else first + operand.slot, operand.layout)
 
         steps = []
-        for library, request in self._steps:
+        for library, request in recording.steps:
             told = with_arrays(request, numbered)
             steps.append(messages.ProgramStep(library, request.name, values.encode(told)[0]))
-            writes |= {each.number: None for each in told.written() if each.number < len(self._inputs) + len(refs)}
-        slots = len(self._inputs) + len(refs) + len(self._temporaries)
+            writes |= {each.number: None for each in told.written() if each.number < len(recording.inputs) + len(refs)}
+        slots = len(recording.inputs) + len(refs) + len(recording.temporaries)
         if slots > messages.MAX_SLOTS:
             raise errors.InvalidRequest(f"the program has {slots} arrays; the limit is {messages.MAX_SLOTS}")
         definition = messages.Definition(
-            [messages.slot(0, layout) for layout in self._inputs],
+            [messages.slot(0, layout) for layout in recording.inputs],
             [messages.slot(0, messages.anywhere(ref.layout)) for ref in self._refs],
-            [messages.slot(0, layout) for layout in self._temporaries],
+            [messages.slot(0, layout) for layout in recording.temporaries],
             steps,
             [numbered(each).to_wire() for each in self._returns],
         )
         encoded = messages.DEFINITIONS.encode(definition)
         if len(encoded) > messages.MAX_BYTES:
             raise errors.InvalidRequest(f"the program takes {len(encoded)} bytes; the limit is {messages.MAX_BYTES}")
-        given: list[Operand] = [ProgramArray(self, -1 - at, layout) for at, layout in enumerate(self._inputs)]
+        given: list[Operand] = [
+            ProgramArray(recording.program, -1 - at, layout) for at, layout in enumerate(recording.inputs)
+        ]
         given += self._refs
 
         def slot_of(operand: Operand) -> int | None:
             number = numbered(operand).number
             return number if number < len(given) else None
 
-        reads = first_reads([request for _, request in self._steps], slot_of)
+        reads = first_reads([request for _, request in recording.steps], slot_of)
         self._recorded = messages.RunProgram(
             encoded,
             [],
@@ -351,9 +246,10 @@ class Program:
             sorted(writes),
             messages.digest(encoded),
             needs=sorted(reads),
-            fills=tuple(slot for slot in sorted(writes) if self._written.has_all(given[slot])),
+            fills=tuple(slot for slot in sorted(writes) if recording.written.has_all(given[slot])),
             settled=tuple((slot, other) for slot, settled in reads.items() for other in settled),
         )
+        recording.is_over = True
 
 
 def _fitting(name: str, given: Any, layout: Layout) -> Any:

@@ -18,7 +18,8 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.client.worlds import ref_checks
-from atomr_mp.libraries.program import Program, ProgramArray
+from atomr_mp.libraries.program import Program
+from atomr_mp.libraries.recording import ProgramArray
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.layout import Index
 from atomr_mp.protocol.libraries.base import LibraryRequest

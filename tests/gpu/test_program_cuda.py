@@ -62,12 +62,14 @@ def network(device: atomr_mp.Device, random: np.random.Generator, steps: int = 2
 
 def one_by_one(device: atomr_mp.Device, p: Any, x: Any) -> list[Any]:
     """Return the results of a program's steps as single requests."""
-    from atomr_mp.libraries.program import ProgramArray
+    from atomr_mp.libraries.recording import ProgramArray
     from atomr_mp.protocol.declaration.arguments import with_arrays
 
     ref = device.put(x)
-    slots: dict[int, Any] = {number: device.empty(each.shape, each.dtype) for number, each in enumerate(p._temporaries)}
-    slots |= {-1 - number: ref for number in range(len(p._inputs))}
+    slots: dict[int, Any] = {
+        number: device.empty(each.shape, each.dtype) for number, each in enumerate(p._recording.temporaries)
+    }
+    slots |= {-1 - number: ref for number in range(len(p._recording.inputs))}
 
     def actual(operand: Any) -> Any:
         if not isinstance(operand, ProgramArray):
@@ -75,7 +77,7 @@ def one_by_one(device: atomr_mp.Device, p: Any, x: Any) -> list[Any]:
         layout, of = operand.layout, slots[operand.slot]
         return of.as_strided(layout.shape, layout.strides, layout.offset) if layout.size else of
 
-    for library, request in p._steps:
+    for library, request in p._recording.steps:
         device.request(library, with_arrays(request, actual)).result()
     return [actual(each).numpy() for each in p._returns]
 

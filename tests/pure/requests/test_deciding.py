@@ -211,8 +211,8 @@ def test_a_step_of_a_program_may_have_several_parts(worker: DecidingWorker, monk
     device: Any = SimpleNamespace(request=lambda library, request, _: worker.request(peer, request, library))
     with Program(device) as p:
         given = p.input("given", (2,), "float32")
-        between = p.request(NAME, Normalize(given), None)
-        p.request(NAME, Normalize(between, out), None)
+        between = p._recording.request(NAME, Normalize(given), None)
+        p._recording.request(NAME, Normalize(between, out), None)
     run: Any = p.run(given=x)
     assert end(worker, peer, run)[run] is None
     assert (steps.log, out.array.tolist()) == (["largest", "divide"] * 2, [0.5, 1.0])
