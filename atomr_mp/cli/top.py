@@ -170,7 +170,8 @@ def view(before: Sample, after: Sample) -> RenderableType:
 
     status = after.status
     up = duration(time.time() - status.supervisor_started_at)
-    ready = sum(worker.device.state.value == "ready" for worker in status.workers)
+    ready = sum(worker.device.state.value == "ready" and not worker.standstill for worker in status.workers)
+    still = [f"{worker.device.title}: {escape(worker.standstill)}" for worker in status.workers if worker.standstill]
     head = (
         f"pool [bold]{escape(status.pool)}[/], {status.backend} backend, up {up}, {ready} of "
         f"{counted(len(status.workers), 'device')} ready, {counted(status.sessions, 'client')}, supervisor "
@@ -184,7 +185,7 @@ def view(before: Sample, after: Sample) -> RenderableType:
     ]
     told = [*methods(before, after), *batches(before, after), *(["last faults:", *faults] if faults else ["no faults"])]
     far = [] if status.remote is None else [remote_line(status.remote)]
-    return Group(head, *far, _table(before, after), *told)
+    return Group(head, *far, _table(before, after), *still, *told)
 
 
 def remote_line(remote: RemoteStatus) -> str:

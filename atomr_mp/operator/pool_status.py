@@ -87,6 +87,9 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     retry_after_s: float | None
     """Seconds until the next start, if its circuit is open."""
     reason: str
+    """Why it is not ready, or why its worker's process stands still."""
+    stands_still: bool
+    """Whether its worker's process lives and does not run, such as after SIGSTOP; `state` does not show that."""
     generation: int
     pid: int | None
     """The worker's."""
@@ -210,7 +213,8 @@ class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     pool: str
     state: PoolState
     """`healthy`: all devices and worlds are ready. `degraded`: some are. `down`: no device is, the pool stops, or none
-    runs there. `unreachable`: its supervisor runs, and does not answer."""
+    runs there. A device that stands still does not count as ready. `unreachable`: its supervisor runs, and does not
+    answer."""
     reason: str = ""
     """Why, if it stops, cannot be asked, or all is ready but a world."""
     backend: str | None = None
@@ -245,7 +249,7 @@ def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> Poo
         now: Seconds since 1970.
     """
     devices = [_device(worker, now) for worker in answer.workers]
-    ready = sum(device.state is DeviceState.READY for device in devices)
+    ready = sum(device.state is DeviceState.READY and not device.stands_still for device in devices)
     state, reason = _state(answer, ready)
     return PoolStatus(
         pool=answer.pool,
@@ -320,7 +324,8 @@ def _device(worker: operators.WorkerStatus, now: float) -> DeviceStatus:
         state=info.state,
         circuit=info.circuit.value,
         retry_after_s=round(info.retry_after_s(now), 3) or None,
-        reason=info.reason,
+        reason=worker.reason,
+        stands_still=bool(worker.standstill),
         generation=info.generation,
         pid=info.worker_pid,
         restarts=info.restarts,

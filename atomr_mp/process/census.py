@@ -20,6 +20,7 @@ from atomr_mp.process.files.events import read_events
 from atomr_mp.process.files.rundir import EVENTS
 from atomr_mp.process.gpus import nvml
 from atomr_mp.process.identity import Identity, stat_fields
+from atomr_mp.process.scheduling import standstill
 from atomr_mp.protocol import process_tags
 from atomr_mp.supervision.audit.observed import Memfd, Observed, Process, Socket, Worker
 
@@ -109,6 +110,7 @@ def _process(
         watches=tuple(watches),
         opened=frozenset(opened),
         mapped=frozenset(mapped),
+        standstill=standstill(pid) if marked else None,
     )
 
 

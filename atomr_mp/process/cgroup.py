@@ -93,9 +93,19 @@ class WorkerCgroup(NamedTuple):
         return True
 
 
-def own_path() -> Path | None:
-    """Return the directory of this process's version 2 cgroup, wherever that hierarchy is mounted."""
-    lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+def frozen_path(pid: int) -> str:
+    """Return the directory of a process's version 2 cgroup if that is frozen, itself or with one around it; else ""."""
+    try:
+        path = own_path(str(pid))
+        events = [] if path is None else (path / "cgroup.events").read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):  # the process has ended, or its cgroup cannot be seen from here
+        return ""
+    return str(path) if "frozen 1" in events else ""
+
+
+def own_path(process: str = "self") -> Path | None:
+    """Return the directory of a process's version 2 cgroup, wherever that hierarchy is mounted; by default our own."""
+    lines = Path(f"/proc/{process}/cgroup").read_text(encoding="utf-8").splitlines()
     own = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
     for mount in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
         fields, _, source = mount.partition(" - ")

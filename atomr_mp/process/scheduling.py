@@ -1,20 +1,32 @@
-"""Processes' progress, from the kernel: threads' states, and how long they ran and waited for a processor. An edge."""
+"""Processes' progress, from the kernel: their states, and how long threads ran and waited for a processor. An edge."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
 
+from atomr_mp.process.cgroup import frozen_path
+from atomr_mp.supervision.standstill import Standstill, judge
 from atomr_mp.supervision.watchdog import Thread
 
 
 def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped by a signal, such as SIGSTOP; not by a debugger, nor if it has ended."""
+    return _state(pid) == "T"
+
+
+def standstill(pid: int) -> Standstill | None:
+    """Return why a process does not run although it lives; None if it does, or has ended."""
+    return judge(pid, state, frozen_path(pid)) if (state := _state(pid)) else None
+
+
+def _state(pid: int) -> str:
+    """Return the letter of a process's state; empty if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[:1] == ["T"]
+        return ""
+    return stat.rpartition(")")[2].strip()[:1]
 
 
 def threads(pid: int) -> dict[int, Thread]:

@@ -1,8 +1,9 @@
 """Tells whether the pool behind this front end answers.
 
 Any recent answer of a device counts. Only an idle device is asked, by a real request. The end of a device counts as
-soon as the supervisor tells of it. A busy device is ready: otherwise a load balancer would drop the very front ends
-that work. Where all actors belong to worlds, one of the worlds has to be ready, too.
+soon as the supervisor tells of it. One whose process stands still, as after SIGSTOP, does not count. A busy device is
+ready: otherwise a load balancer would drop the very front ends that work. Where all actors belong to worlds, one of the
+worlds has to be ready, too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
 from atomr_mp import errors
@@ -56,6 +58,8 @@ class PoolHealth:
         self.in_flight: Final[Counter[int]] = Counter()
         """Calls of this front end that a device has not answered."""
         self._probing: asyncio.Task[bool] | None = None
+        self._outdated = False
+        """Whether a worker has ended since that began."""
         self.draining = False
         """Whether the server is about to end; then it is not ready whatever the pool does."""
         source.listeners.append(self._joined)
@@ -87,15 +91,24 @@ class PoolHealth:
 
     async def _of_devices(self, pool: Pool, devices: list[DeviceInfo], method: str) -> HealthVerdict:
         """Return whether one of these devices answers, and a world if one has to."""
-        admitted = [device for device in devices if device.admitted]
+        still = await self._standing_still()
+        admitted = [device for device in devices if device.admitted and (device.index, device.generation) not in still]
         if not admitted:
-            states = ", ".join(f"{device.index} is {device.state.value}" for device in devices)
+            states = ", ".join(
+                f"{device.index} is {device.state.value}{_because(still.get((device.index, device.generation), ''))}"
+                for device in devices
+            )
             return HealthVerdict(ready=False, reason=f"no device takes calls: {states}", code="not_ready")
         if not any(map(self._is_known, admitted)) and not await self._probe(pool):
             reason = f"none of the {len(admitted)} devices answers"
             return HealthVerdict(ready=False, reason=reason, code="not_ready")
-        reason = _no_world(pool, method)
+        reason = _no_world(pool, method, {index for index, _ in still})
         return HealthVerdict(ready=not reason, reason=reason, code="not_ready" if reason else "ok")
+
+    async def _standing_still(self) -> dict[tuple[int, int], str]:
+        """Return the workers that stand still, by device and generation, and why, as the supervisor sees them."""
+        workers = [] if (status := await self._figures.status()) is None else status.workers
+        return {(each.device.index, each.device.generation): each.standstill for each in workers if each.standstill}
 
     def _is_known(self, device: DeviceInfo) -> bool:
         """Return whether a device has answered lately, or is at work for this front end."""
@@ -104,7 +117,8 @@ class PoolHealth:
 
     async def _probe(self, pool: Pool) -> bool:
         """Ask the devices, once for all who wait for the answer."""
-        if self._probing is None or self._probing.done():
+        if self._probing is None or self._probing.done() or self._outdated:
+            self._outdated = False
             admitted = [device.index for device in pool.devices if device.admitted]
             self._probing = asyncio.get_running_loop().create_task(self._ask(pool, admitted))
         return await asyncio.shield(self._probing)
@@ -116,7 +130,7 @@ class PoolHealth:
     async def _is_busy(self) -> bool:
         """Return whether a worker is at work for any client, as its supervisor knows."""
         status = await self._figures.status()
-        return status is not None and any(worker.running for worker in status.workers)
+        return status is not None and any(worker.running and not worker.standstill for worker in status.workers)
 
     async def _answers(self, pool: Pool, device: int) -> bool:
         try:
@@ -144,8 +158,10 @@ class PoolHealth:
         match event:
             case DeviceChanged(device) if not device.admitted:
                 self._answered_s.pop(device.index, None)
+                self._outdated = True
             case IncarnationEnded(index):
                 self._answered_s.pop(index, None)
+                self._outdated = True
 
 
 def _devices_for(pool: Pool, method: str) -> list[DeviceInfo]:
@@ -159,23 +175,30 @@ def _devices_for(pool: Pool, method: str) -> list[DeviceInfo]:
     return pool.devices_for(method)
 
 
-def _no_world(pool: Pool, method: str) -> str:
+def _because(reason: str) -> str:
+    return f" ({reason})" if reason else ""
+
+
+def _no_world(pool: Pool, method: str, still: AbstractSet[int]) -> str:
     """Return why no world takes calls, where one has to.
 
     Args:
         pool: The pool.
         method: The method that is meant; empty for any, so that one world is enough, or an actor of none.
+        still: Devices whose processes stand still: their worlds' calls wait.
     """
     worlds = pool.worlds if not method else [world for world in (pool.world_of(method),) if world is not None]
     if not method:
         actors = {each.partition(".")[0] for each in pool.methods}
         if actors.difference(*(world.actors for world in worlds)):
             return ""
-    if not worlds or any(world.state is WorldState.READY for world in worlds):
+    if not worlds or any(world.state is WorldState.READY and still.isdisjoint(world.devices) for world in worlds):
         return ""
-    return f"no world takes calls: {', '.join(map(_shown, worlds))}"
+    return f"no world takes calls: {', '.join(_shown(world, still) for world in worlds)}"
 
 
-def _shown(world: World) -> str:
-    info = world.info
-    return f"{info.name} is {info.state.value}{f' ({info.reason})' if info.reason else ''}"
+def _shown(world: World, still: AbstractSet[int]) -> str:
+    waits = [f"the process of its device {each} stands still" for each in world.devices if each in still]
+    return (
+        f"{world.info.name} is {world.info.state.value}{_because(', '.join(filter(None, (world.info.reason, *waits))))}"
+    )

@@ -17,6 +17,7 @@ from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.notify import Notifier
 from atomr_mp.process.oom import OomKills
 from atomr_mp.process.prctl import set_child_subreaper
+from atomr_mp.process.scheduling import standstill
 from atomr_mp.process.zygote_process import ZygoteProcess
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
@@ -591,6 +592,7 @@ def _worker_status(device: SupervisedDevice, factory: ProcessFactory, health: li
     pid = active.pid if active else 0
     running = board.running() if board else []
     now_ns = time.monotonic_ns()
+    still = standstill(pid) if pid else None
     return operators.WorkerStatus(
         device=device.info(0),
         queue_depth=board.queue_depth if board else 0,
@@ -611,6 +613,7 @@ def _worker_status(device: SupervisedDevice, factory: ProcessFactory, health: li
         standby=device.takeover.status(factory),
         plans=_plans(board) if board else [],
         graphs=_graphs(board) if board else None,
+        standstill=str(still) if still else "",
     )
 
 

@@ -269,6 +269,13 @@ class WorkerStatus(Message, frozen=True):
     """One for each library that has made plans."""
     graphs: GraphStatus | None = None
     """Nil if no program has run on a device that records graphs."""
+    standstill: Text = ""
+    """Why its process does not run although it lives, such as a SIGSTOP, with what has it go on; else empty."""
+
+    @property
+    def reason(self) -> str:
+        """The reason of its state, or why its process stands still."""
+        return "; ".join(filter(None, (self.device.reason, self.standstill)))
 
 
 class EndedIncarnation(Message, frozen=True):

@@ -25,7 +25,7 @@ class State(StrEnum):
     UNACCOUNTED = "unaccounted"
     """No record says why it is there, or is not."""
     UNWELL = "unwell"
-    """It has to be there, and takes no calls."""
+    """It has to be there, and does not do its work: a world takes no calls, or a process stands still."""
 
 
 class Supervision(StrEnum):

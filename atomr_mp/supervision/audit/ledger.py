@@ -120,6 +120,9 @@ class _Compared:
                 "please report it; `atomr-mp restart DEVICE` starts another",
                 pid=held.pid,
             )
+        if (still := process.standstill) is not None:
+            what = f"{what}, pid {held.pid}, is {still.why}"
+            return Finding(State.UNWELL, "process", what, still.remedy, process.since, held.pid)
         return Finding(
             State.OK, "process", f"{what}, pid {held.pid}: {descriptors(process)}", since=process.since, pid=held.pid
         )

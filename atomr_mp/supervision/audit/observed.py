@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from atomr_mp.protocol.words import counted
+from atomr_mp.supervision.standstill import Standstill
 
 Worker = tuple[int, int]
 """A process, by its device and generation."""
@@ -40,6 +41,8 @@ class Process(NamedTuple):
     """Inodes of the slabs that it has descriptors of."""
     mapped: frozenset[int] = frozenset()
     """Inodes of slabs that it has mapped."""
+    standstill: Standstill | None = None
+    """Why it does not run although it lives, if it is marked."""
 
 
 class Socket(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from atomr_mp.process.scheduling import standstill
 from atomr_mp.protocol.messages.operators import StandbyStatus
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.settings import PoolSettings
@@ -104,7 +105,7 @@ class StandbyTimer:
                 generation=0,
                 restarts=factory.ended,
                 next_fault_costs_ms=None if self.start_s is None else round(self.start_s * 1000, 1),
-                note=factory.note,
+                note=_note(factory.note, factory.pid),
             )
         if standby is not None and standby.leaving:
             standby = None
@@ -120,7 +121,7 @@ class StandbyTimer:
             generation=standby.generation if standby else 0,
             restarts=self.ended,
             next_fault_costs_ms=None if costs_s is None else round(costs_s * 1000, 1),
-            note=self.note,
+            note=_note(self.note, standby.pid if standby else 0),
         )
 
     def _ask(self) -> None:
@@ -137,3 +138,9 @@ class StandbyTimer:
         if self.start_s is None:
             return None
         return max(take_over_s, self.start_s - standby.start_s)
+
+
+def _note(note: str, pid: int) -> str:
+    """Return an operator's note on the process that the next worker comes from; `pid` is 0 if there is none."""
+    still = standstill(pid) if pid else None
+    return "; ".join(filter(None, (note, f"for the next worker: {still}" if still else "")))

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import atomr_mp
+from atomr_mp.operator.session import OperatorSession
 from tests import serving
 from tests.serving import Server, status_of
-from tests.support import DEADLINE_S, Ledger, settled
+from tests.support import DEADLINE_S, Ledger, settled, stopped
 
 pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
@@ -215,6 +216,21 @@ def test_health_needs_no_token(server: Server) -> None:
     for path in ("/health/live", "/health/ready"):
         assert server.ask("GET", path, token="").status == 200
         assert server.ask("HEAD", path, token="").body == b""
+
+
+def test_a_device_whose_process_is_stopped_takes_no_calls(server: Server, ledger: Ledger) -> None:
+    """However lately it has answered; readiness says why, and is back with SIGCONT."""
+    assert server.call("Served.length", ["word"]).status == 200
+    with OperatorSession(ledger.run_dir() / "session.sock") as session:
+        [worker] = session.status().workers
+
+    def unready() -> bool:
+        answer = server.ask("GET", "/health/ready")
+        return answer.status == 503 and b"stopped by a signal" in answer.body
+
+    with stopped(worker.device.pid):
+        assert settled(unready)
+    assert settled(lambda: server.ask("GET", "/health/ready").status == 200)
 
 
 def test_the_pages_need_no_token_and_admit_no_foreign_code(server: Server) -> None:

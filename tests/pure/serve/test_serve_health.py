@@ -9,10 +9,10 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
+from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState, WorldInfo, WorldState
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded
 from atomr_mp.serve.figures import PoolFigures
-from atomr_mp.serve.health import PoolHealth
+from atomr_mp.serve.health import HealthVerdict, PoolHealth
 
 ENDED: Final = IncarnationEnded(
     0, 1, planned=False, error=ErrorInfo.of(errors.WorkerLost("gone")), started=[], known_since_ns=0
@@ -37,6 +37,7 @@ class FakePool:
         self.asked = 0
         self.listeners: list[Callable[[Any], object]] = []
         self._running = running
+        self.still: set[int] = set()
 
     def on_event(self, listener: Callable[[Any], object]) -> None:
         """Keep a listener."""
@@ -59,7 +60,13 @@ class FakePool:
 
     def figures(self) -> Any:
         """Return what the supervisor would tell."""
-        return SimpleNamespace(workers=[SimpleNamespace(running=self._running)])
+        told = [
+            SimpleNamespace(
+                device=each, running=self._running, standstill="stopped" if each.index in self.still else ""
+            )
+            for each in self.devices
+        ]
+        return SimpleNamespace(workers=told)
 
 
 class FakeSource:
@@ -163,3 +170,40 @@ def test_many_questions_at_once_are_one() -> None:
         return pool.asked
 
     assert asyncio.run(ask()) == 2
+
+
+@pytest.mark.parametrize(("still", "expected"), [({0}, True), ({0, 1}, False)])
+def test_a_device_that_stands_still_does_not_count(still: set[int], *, expected: bool) -> None:
+    """However lately it has answered, and whatever runs there; another one is enough."""
+
+    async def ask() -> HealthVerdict:
+        pool = FakePool(running=1, count=2)
+        pool.still = still
+        source = FakeSource(pool)
+        health = PoolHealth(source, PoolFigures(source))
+        source.begin()
+        health.note(0)
+        health.in_flight[1] += 1
+        return await health.verdict()
+
+    verdict = asyncio.run(ask())
+    assert verdict.ready is expected
+    assert expected or verdict.reason == "no device takes calls: 0 is ready (stopped), 1 is ready (stopped)"
+
+
+def test_a_world_whose_member_stands_still_does_not_count() -> None:
+    """Its calls wait; an actor of no world is enough, though."""
+
+    async def ask(method: str) -> HealthVerdict:
+        pool = FakePool(count=2)
+        world = WorldInfo(0, "tp", [0, 1], ["Mlp"], WorldState.READY, 1, [1, 1])
+        pool.worlds = [SimpleNamespace(info=world, state=world.state, devices=world.devices, actors=world.actors)]
+        pool.methods, pool.still = [method], {1}
+        source = FakeSource(pool)
+        health = PoolHealth(source, PoolFigures(source))
+        source.begin()
+        return await health.verdict()
+
+    assert asyncio.run(ask("Probe.echo")).ready
+    verdict = asyncio.run(ask("Mlp.forward"))
+    assert verdict.reason == "no world takes calls: tp is ready (the process of its device 1 stands still)"
