@@ -77,6 +77,8 @@ class Rank:
         self._poll = self.meeting._poll
         self.meeting._poll = self  # type: ignore[assignment, misc]
         self._sequence = 0
+        self.named = ""
+        """The method that is said to run."""
 
     def poll(self, _most_ms: int = 0) -> None:
         """Wait, and say so first."""
@@ -87,7 +89,7 @@ class Rank:
         """Run a method in the next gang call; return what it returns or raises."""
         self._sequence += 1
         self.writer.begin(self._sequence)
-        self.meeting.begin(self._sequence)
+        self.meeting.begin(self._sequence, method=self.named)
         try:
             return method(self.world)
         except errors.AtomrError as error:

@@ -29,6 +29,6 @@ class Collective(IntEnum):
 
 KINDS: Final = {
     **{int(kind): kind.name.lower() for kind in Collective},
-    int(Collective.REFUSED): "nothing, since its part is refused or has failed",
+    int(Collective.REFUSED): "nothing, since its part was refused or has failed",
 }
 """Names by number, as the methods of `context.world` have them."""

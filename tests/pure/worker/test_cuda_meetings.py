@@ -108,7 +108,7 @@ def rank() -> Rank:
         (Agreement(Collective.ALL_REDUCE, 5, "float32", operator="sum"), "rank 1 of 5 float32"),
         (Agreement(Collective.ALL_REDUCE, 4, "float32", operator="avg", factor=True), "all_reduce(avg, with a factor)"),
         (Agreement(Collective.BROADCAST, 4, "float32", root=1), "broadcast(root=1) of 4 float32"),
-        (Agreement(Collective.REFUSED), "rank 1 nothing, since its part is refused"),
+        (Agreement(Collective.REFUSED), "and rank 1 does not: its part was refused, or has failed"),
     ],
 )
 def test_a_mismatch_is_raised_by_all_that_follows_in_the_call(rank: Rank, agreement: Agreement, text: str) -> None:
@@ -227,7 +227,7 @@ def test_collectives_belong_to_the_call_s_thread(rank: Rank) -> None:
     thread.join()
     assert "another thread" in str(found[0])
     rank.meeting.end()
-    with pytest.raises(errors.InvalidRequest, match="outside of a gang call"):
+    with pytest.raises(errors.InvalidRequest, match="outside of a call of the world"):
         rank.meeting.check()
 
 

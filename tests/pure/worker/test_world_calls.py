@@ -132,7 +132,7 @@ class Member:
         self.sent: list[control.FromWorker] = []
         self.meetings: list[tuple[str, int]] = []
         meeting = SimpleNamespace(
-            begin=lambda sequence, _waits, _limit_ns: self.meetings.append(("begin", sequence)),
+            begin=lambda sequence, _waits, _limit_ns, _method: self.meetings.append(("begin", sequence)),
             end=lambda: self.meetings.append(("end", 0)),
             settled=lambda: None,
         )

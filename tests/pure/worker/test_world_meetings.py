@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -166,6 +167,39 @@ def test_who_ends_without_meeting_aborts_those_that_wait(ranks: Ranks) -> None:
         assert own.left == [1]
     again = ranks.start(0, lambda world: world.barrier())()
     aborted(again, 1, "ended the call without it")
+
+
+def test_who_was_waited_for_is_told_with_the_method_and_the_collective(ranks: Ranks) -> None:
+    """Of a rank that has left, and of ranks that call different things."""
+    for each in ranks.all:
+        each.named = "Mlp.forward"
+    error, _, other = ranks.call(lambda world: world.all_reduce(np.ones(3)), lambda _: "left", lambda _: "left")
+    assert other == "left"
+    what, cause = error.message.split(" was aborted in Mlp.forward of world 'tp': ")
+    assert what == "all_reduce(sum) of 3 float64"
+    assert re.fullmatch(r"rank [12] has ended the call without it", cause)
+
+
+def test_ranks_that_differ_are_told_with_the_method(ranks: Ranks) -> None:
+    """And with both sides; a rank whose part was refused has called nothing, so nothing is said to differ."""
+    for each in ranks.all:
+        each.named = "Mlp.forward"
+    *_, error = ranks.call(*[lambda world: world.barrier()] * 2, lambda world: world.all_reduce(np.ones(3)))
+    sides = "rank 0 calls barrier, rank 2 all_reduce(sum) of 3 float64"
+    assert error.message == f"in Mlp.forward of world 'tp' {sides}"
+    *_, error = ranks.call(*[lambda world: world.refuse()] * 2, lambda world: world.barrier())
+    refused = "rank 2 calls barrier, and rank 0 does not: its part was refused, or has failed"
+    assert error.message == f"in Mlp.forward of world 'tp' {refused}"
+    *_, error = ranks.call(*[lambda world: world.meet_for_program(1)] * 2, lambda world: world.meet_for_program(2))
+    assert "rank 0 and rank 2 run different programs; all ranks record the same steps" in error.message
+
+
+def test_an_argument_of_the_method_is_no_output() -> None:
+    """It lies in memory that all ranks read; the error says what to do."""
+    given = np.ones(3)
+    given.flags.writeable = False
+    with pytest.raises(errors.InvalidRequest, match=r"`out` is read-only.* arguments: give a copy, or leave `out` out"):
+        OwnWorld("tp", 0, 1).all_reduce(given, out=given)
 
 
 def test_who_has_ended_already_is_not_waited_for(ranks: Ranks) -> None:
@@ -341,7 +375,7 @@ def test_before_it_serves_a_process_rehearses(count: int) -> None:
     assert (world.sendrecv(x, None, 0) == x).all()
     world.barrier()
     world.serve()
-    with pytest.raises(errors.InvalidRequest, match=r"outside of a gang call.*pool.world\('tp'\)"):
+    with pytest.raises(errors.InvalidRequest, match=r"outside of a call of the world.*pool.world\('tp'\)"):
         world.barrier()
 
 
@@ -352,7 +386,7 @@ def test_who_joins_before_it_serves_rehearses_until_then(ranks: Ranks) -> None:
     assert world.epoch == EPOCH
     assert world.all_reduce([1]) == 3
     world.serve()
-    with pytest.raises(errors.InvalidRequest, match="outside of a gang call"):
+    with pytest.raises(errors.InvalidRequest, match="outside of a call of the world"):
         world.all_reduce([1])
     assert meeting.number == 0
 
@@ -360,7 +394,7 @@ def test_who_joins_before_it_serves_rehearses_until_then(ranks: Ranks) -> None:
 def test_outside_of_a_gang_call_nobody_waits(ranks: Ranks) -> None:
     """Collectives belong to a gang call and to its thread; after it, in it by another thread, and after it was left."""
     own = ranks.all[0]
-    with pytest.raises(errors.InvalidRequest, match="outside of a gang call"):
+    with pytest.raises(errors.InvalidRequest, match="outside of a call of the world"):
         own.world.barrier()
 
     def method(_: OwnWorld) -> None:
@@ -372,7 +406,7 @@ def test_outside_of_a_gang_call_nobody_waits(ranks: Ranks) -> None:
     assert ranks.start(0, method)() is None
     own.world.leave()
     assert own.world.epoch == EPOCH
-    with pytest.raises(errors.InvalidRequest, match="outside of a gang call"):
+    with pytest.raises(errors.InvalidRequest, match="outside of a call of the world"):
         own.world.barrier()
 
 

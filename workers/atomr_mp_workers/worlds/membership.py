@@ -244,7 +244,7 @@ class Membership:
             _, rank, cause = self._latest if self._latest[0] == epoch else (epoch, -1, "")
             raise aborted(self.name, epoch, rank, cause, maybe_executed=False)
         if (session, gang_id) in self._queue:
-            raise errors.InvalidRequest(f"gang call {gang_id} is in use already")
+            raise errors.InvalidRequest(f"the call {gang_id} of the world is in use already")
 
     def came(self, request: Request) -> None:
         """Take in a part that was checked."""

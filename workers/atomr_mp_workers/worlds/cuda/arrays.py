@@ -106,7 +106,8 @@ class Result:
                 raise errors.InvalidRequest(f"`out` has elements of {name}, and the result of {like.name}")
             if isinstance(out, Operand) and not getattr(out, "writable", True):
                 raise errors.InvalidRequest(
-                    "`out` cannot be written; a ref's array can where the method borrows it for writing"
+                    "`out` is read-only, as the arrays are that a method gets as arguments: give a copy, or leave "
+                    "`out` out"
                 )
         elif out is not None:
             if like.host is None:

@@ -16,8 +16,8 @@ from atomr_mp.protocol.world import MemberReader, MemberWriter, Signature, World
 from atomr_mp.protocol.world.page import MOST
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.worlds.cuda import layout as places
-from atomr_mp_workers.worlds.exchange.call_checks import check_call
-from atomr_mp_workers.worlds.exchange.signatures import both_sides
+from atomr_mp_workers.worlds.exchange.call_checks import check_call, differing, place
+from atomr_mp_workers.worlds.exchange.signatures import both_sides, in_words
 
 if TYPE_CHECKING:
     from atomr_mp_workers.worlds.cuda.exchange import CudaExchange
@@ -67,6 +67,7 @@ class CudaMeeting:
         self._left_waiting: Final = left_waiting
         self._look_on: Final = look_on
         self._sequence = self._thread = self._mend = 0
+        self._method = ""
         self._waits: Callable[[bool], object] = bool
         self._shown = 0
         """The collective in which this rank is shown to wait, 0 for none."""
@@ -84,7 +85,7 @@ class CudaMeeting:
         """Whether no gang call runs. Any thread."""
         return not self._sequence
 
-    def begin(self, sequence: int, waits: Callable[[bool], object] = bool, limit_ns: int = 0) -> None:
+    def begin(self, sequence: int, waits: Callable[[bool], object] = bool, limit_ns: int = 0, method: str = "") -> None:
         """Take collectives of a gang call from now on, of this thread.
 
         Args:
@@ -92,7 +93,9 @@ class CudaMeeting:
             waits: Called with True before this rank waits for others, and with False behind that.
             limit_ns: How long the call may wait before the watchdog ends its process, 0 for any time. A kernel waits
                 longer than that, and ends by itself then.
+            method: The method that runs, for errors; empty for none of an actor.
         """
+        self._method = method
         if self._error is not None and self._mend:
             self._page[places.CODE] = 0
         mend, self._mend, self._error = self._mend, 0, None
@@ -204,13 +207,13 @@ class CudaMeeting:
         theirs = page[places.THEIRS : places.THEIRS + 3].tolist()
         if code == places.MISMATCH and rank < self.size:
             found, call = _unpacked(theirs)
+            own, _ = _unpacked(page[places.OWN : places.OWN + 3].tolist())
             if call != self._sequence:
                 diverged = rank if call > self._sequence else self.rank
                 if self._cause is None:
                     self._give_up(diverged, f"rank {diverged} has ended the call without it")
-                return self._aborted()
+                return self._aborted(in_words(own))
             self._mend = number
-            own, _ = _unpacked(page[places.OWN : places.OWN + 3].tolist())
             sides = sorted([(self.rank, own), (rank, found)], key=lambda each: each[0])
             (one, ones), (other, others) = sides
             if own == found:
@@ -227,13 +230,13 @@ class CudaMeeting:
         return self._aborted()
 
     def _mismatch(self, other: int, why: str) -> errors.WorldMismatch:
-        return errors.WorldMismatch(f"in world {self.name!r} {why}", world=self.name, rank=self.rank, other=other)
+        return differing(self.name, self._method, self.rank, other, why)
 
-    def _aborted(self) -> errors.RequestError:
+    def _aborted(self, what: str = "a collective") -> errors.RequestError:
         if self._cause is not None:
             rank, cause = self._cause
             return errors.CollectiveAborted(
-                f"a collective of world {self.name!r} was aborted: {cause}",
+                f"{what} was aborted in {place(self.name, self._method)}: {cause}",
                 maybe_executed=True,
                 world=self.name,
                 epoch=self.epoch,
@@ -245,7 +248,7 @@ class CudaMeeting:
         if over is not None:
             return over
         return errors.CollectiveAborted(
-            f"a collective of world {self.name!r} was aborted",
+            f"a collective was aborted in {place(self.name, self._method)}",
             maybe_executed=True,
             world=self.name,
             epoch=self.epoch,

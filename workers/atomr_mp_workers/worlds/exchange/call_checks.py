@@ -1,4 +1,4 @@
-"""Checks when a collective is called: amid a gang call, on its own thread. Without NumPy."""
+"""Checks when a collective is called, amid a call of the world, on its own thread; and errors of it. Without NumPy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from atomr_mp_workers import own_process
 
 
 def check_call(world: str, thread: int) -> None:
-    """Refuse a collective outside of a gang call, on another thread, or in a forked child, which has the same pages.
+    """Refuse a collective outside of a call of its world, on another thread, or in a forked child with the same pages.
 
     Args:
         world: The world's name.
-        thread: The thread that runs a gang call, 0 for none.
+        thread: The thread that runs a call, 0 for none.
 
     Raises:
         InvalidRequest: It is refused.
@@ -26,7 +26,30 @@ def check_call(world: str, thread: int) -> None:
             f"a collective of world {world!r} was called on another thread than the one that runs the method; call it "
             "in the method itself"
         )
-    raise errors.InvalidRequest(
-        f"a collective of world {world!r} was called outside of a gang call; call the method through "
+    raise outside(world)
+
+
+def outside(world: str) -> errors.InvalidRequest:
+    """Return the error of a collective that no call of the world runs."""
+    return errors.InvalidRequest(
+        f"a collective of world {world!r} was called outside of a call of the world; call the method through "
         f"`pool.world({world!r})`, and the collective in it"
     )
+
+
+def differing(world: str, method: str, rank: int, other: int, why: str) -> errors.WorldMismatch:
+    """Return the error of ranks that have called different things.
+
+    Args:
+        world: The world's name.
+        method: The method that runs; empty for none of an actor.
+        rank: This rank.
+        other: A rank that has called something else.
+        why: Both sides, in words.
+    """
+    return errors.WorldMismatch(f"in {place(world, method)} {why}", world=world, rank=rank, other=other)
+
+
+def place(world: str, method: str) -> str:
+    """Return words for the place of a collective: the method, if one of an actor runs, and the world."""
+    return f"{method} of world {world!r}" if method else f"world {world!r}"

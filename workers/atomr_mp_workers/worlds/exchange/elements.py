@@ -125,7 +125,7 @@ def checked_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array
         raise errors.InvalidRequest(f"`out` has elements of {out.dtype!r}, and the result of {dtype!r}")
     if not out.flags.writeable:
         raise errors.InvalidRequest(
-            "`out` cannot be written; a ref's array can where the method borrows it for writing"
+            "`out` is read-only, as the arrays are that a method gets as arguments: give a copy, or leave `out` out"
         )
     return np.asarray(out)
 

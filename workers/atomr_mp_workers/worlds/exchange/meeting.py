@@ -18,8 +18,8 @@ from atomr_mp import errors
 from atomr_mp.protocol.world import MemberReader, MemberWriter, Signature, WorldPageDamagedError
 from atomr_mp.protocol.world.memory import MAILBOX_SLOTS, SLOT_BYTES
 from atomr_mp_workers.fault_points import hooks
-from atomr_mp_workers.worlds.exchange.call_checks import check_call
-from atomr_mp_workers.worlds.exchange.signatures import Agreement, both_sides, sequence_of
+from atomr_mp_workers.worlds.exchange.call_checks import check_call, differing, place
+from atomr_mp_workers.worlds.exchange.signatures import Agreement, both_sides, in_words, sequence_of
 
 LOOK_MS: Final = 1000
 """Interval of looks of a rank that waits at its own lines. Code of its process may have written over them."""
@@ -70,6 +70,9 @@ class Meeting:
         self._ended: Final = ended
         self._left_waiting: Final = left_waiting
         self._sequence = self._thread = 0
+        self._method = ""
+        self._agreement: Agreement | None = None
+        """The latest collective of this gang call."""
         self._waits: Callable[[bool], object] = bool
         self._joined = False
         """Whether all peers have been seen to have joined; their lines are of this epoch since then."""
@@ -81,15 +84,19 @@ class Meeting:
         self._poll: Final = select.poll()
         self._poll.register(bells[rank], select.POLLIN)
 
-    def begin(self, sequence: int, waits: Callable[[bool], object] = bool, _limit_ns: int = 0) -> None:
+    def begin(
+        self, sequence: int, waits: Callable[[bool], object] = bool, _limit_ns: int = 0, method: str = ""
+    ) -> None:
         """Take collectives of a gang call from now on, of this thread.
 
         Args:
             sequence: The number of its entry.
             waits: Called with True before this rank waits for others, and with False behind that.
             _limit_ns: How long the call may wait; the watchdog ends the process then.
+            method: The method that runs, for errors; empty for none of an actor.
         """
         self._sequence, self._thread, self._waits = sequence, threading.get_ident(), waits
+        self._method, self._agreement = method, None
 
     def end(self) -> None:
         """Take no more collectives, and ring the peers that wait. The end was stored before (`MemberWriter.end`)."""
@@ -136,6 +143,7 @@ class Meeting:
             self._raise_if_over()
         if hooks.hook is not None:
             hooks.hook("world_meet", "")
+        self._agreement = agreement
         signature = agreement.signature(step, self._sequence)
         number = self.number = self._writer.meet(signature)
         with self._fence:  # as in `_pass_fence`
@@ -162,7 +170,7 @@ class Meeting:
             other: A rank that has called something else.
             why: Both sides, in words.
         """
-        return errors.WorldMismatch(f"in world {self.name!r} {why}", world=self.name, rank=self.rank, other=other)
+        return differing(self.name, self._method, self.rank, other, why)
 
     def _wait(self, number: int) -> None:
         """Wait until all have met a number, or the epoch is over."""
@@ -247,8 +255,10 @@ class Meeting:
         raise self._aborted(rank, cause, diverged=diverged)
 
     def _aborted(self, rank: int, cause: str, *, diverged: bool) -> errors.CollectiveAborted:
+        called = self._agreement
+        what = "a collective" if called is None else in_words(called.signature(0, self._sequence))
         return errors.CollectiveAborted(
-            f"a collective of world {self.name!r} was aborted: {cause}",
+            f"{what} was aborted in {place(self.name, self._method)}: {cause}",
             maybe_executed=True,
             world=self.name,
             epoch=self.epoch,

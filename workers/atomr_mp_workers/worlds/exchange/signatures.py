@@ -85,6 +85,11 @@ def sequence_of(signature: Signature) -> int:
     return signature.root >> _ROOT_BITS
 
 
+def in_words(signature: Signature) -> str:
+    """Return a collective in words: "all_reduce(sum) of 3 float64"."""
+    return "".join(_words(signature))
+
+
 def both_sides(one: int, ones: Signature, other: int, others: Signature) -> str:
     """Return in words what two ranks call.
 
@@ -94,8 +99,15 @@ def both_sides(one: int, ones: Signature, other: int, others: Signature) -> str:
         other: The other rank.
         others: The signature of that, which differs.
     """
+    for rank, each, caller, called in ((one, ones, other, others), (other, others, one, ones)):
+        if _kind(each) == Collective.REFUSED:
+            return (
+                f"rank {caller} calls {in_words(called)}, and rank {rank} does not: its part was refused, or has failed"
+            )
     name, what = _words(ones)
     other_name, other_what = _words(others)
+    if _kind(ones) == _kind(others) == Collective.PROGRAM and ones != others:
+        return f"rank {one} and rank {other} run different programs; all ranks record the same steps"
     same_name, same_step = name == other_name, _step(ones) == _step(others)
     text = f"rank {one} calls {name}{what}, rank {other} {'' if same_name and what and other_what else other_name}"
     text = f"{text.removesuffix(' ')}{other_what}"
@@ -106,13 +118,17 @@ def both_sides(one: int, ones: Signature, other: int, others: Signature) -> str:
     return text
 
 
+def _kind(signature: Signature) -> int:
+    return signature.kind & 2**KIND_BITS - 1
+
+
 def _step(signature: Signature) -> int:
     return signature.kind >> KIND_BITS
 
 
 def _words(signature: Signature) -> tuple[str, str]:
     """Return a collective's name with its operator and root, and " of " its elements; of any numbers."""
-    kind = signature.kind & 2**KIND_BITS - 1
+    kind = _kind(signature)
     root = signature.root & 2**_ROOT_BITS - 1
     operator, factor = signature.operator % FACTOR, signature.operator // FACTOR
     more = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.keywords import checks_names
+from atomr_mp_workers.worlds.exchange.call_checks import outside
 from atomr_mp_workers.worlds.exchange.meeting import Meeting, Rehearsal
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class OwnWorld:
     """A world, as a method of its actor sees it: several devices whose actors are called as one, by rank.
 
     **Who waits.** In a collective each rank waits until all have called it; the wait ends with the world's epoch. All
-    ranks have to call the same collectives in the same order, in a gang call, on the method's own thread. In `setup`,
-    and while methods are called with their examples, nobody waits: this rank's data stands for that of all.
+    ranks have to call the same collectives in the same order, in a call of the world, on the method's own thread. In
+    `setup`, and while methods are called with their examples, nobody waits: this rank's data stands for that of all.
 
     **Arrays.** NumPy's, on a GPU CuPy's, the arrays that methods get for refs, and whatever NumPy takes for an array:
     of any shape, and empty or without dimensions too. Results are of the same kind. Those that are not row-major are
@@ -60,10 +61,10 @@ class OwnWorld:
     **Errors** of all collectives:
 
     - `WorldMismatch`: the ranks call different collectives, or with other types, numbers of elements, operators or
-      roots. All ranks raise it. The next collective works; on a GPU that of the next gang call.
+      roots. All ranks raise it. The next collective works; on a GPU that of the next call.
     - `CollectiveAborted`: a rank has died, or has ended the call without this collective; the epoch is over.
-    - `InvalidRequest`: an argument is wrong, or no gang call runs. If other ranks wait here meanwhile, the method's end
-      aborts them.
+    - `InvalidRequest`: an argument is wrong, or no call of the world runs. If other ranks wait here meanwhile, the
+      method's end aborts them.
     - `Unsupported`: there is no NumPy.
 
     Args:
@@ -262,9 +263,6 @@ class OwnWorld:
             return made
         meeting = self._meeting if self._serves else None
         if self._serves and meeting is None:
-            raise errors.InvalidRequest(
-                f"a collective of world {self.name!r} was called outside of a gang call; call the method through "
-                f"`pool.world({self.name!r})`, and the collective in it"
-            )
+            raise outside(self.name)
         made = self._made = self._through(meeting or self._rehearse())
         return made

@@ -28,8 +28,11 @@ hangs is found. Later its members loop in waits, or one of them is stopped: the 
 class EpochMeeting(Protocol):
     """This process's side of the collectives of one epoch."""
 
-    def begin(self, sequence: int, waits: Callable[[bool], object], limit_ns: int, /) -> None:
-        """Begin a gang call on this thread, which may wait for others so long, 0 for any time."""
+    def begin(self, sequence: int, waits: Callable[[bool], object], limit_ns: int, method: str, /) -> None:
+        """Begin a gang call on this thread, which may wait for others so long, 0 for any time.
+
+        Its method is for errors; it is empty for none of an actor.
+        """
 
     def settled(self) -> errors.RequestError | None:
         """Return the error of a collective that has failed on the device, None if there is none."""
@@ -143,7 +146,9 @@ class WorldThread(ActorThreads):
             return
         epoch, meeting, sequence = entry
         try:
-            meeting.begin(sequence, functools.partial(self._waits, request), _limit_ns(request.method.watched))
+            method = request.method
+            named = method.name if method.refused is None else ""
+            meeting.begin(sequence, functools.partial(self._waits, request), _limit_ns(method.watched), named)
             super().work(request)
             found = meeting.settled()
             if found is not None and not (request.error is not None and request.error.ends_worker):
