@@ -14,6 +14,7 @@ from enum import StrEnum, auto
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
+from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.reclaim import Worker
 
 MAX_BLOBS: Final = 256
@@ -288,10 +289,14 @@ class Registry:
 
 
 def _mismatch(blob: ResidentBlob, shape: Shape) -> errors.ResidentMismatch:
+    has = f"{counted(blob.shape.arrays, 'array')} in {blob.shape.nbytes:,} bytes"
+    if (blob.shape.arrays, blob.shape.nbytes) == (shape.arrays, shape.nbytes):
+        what = f"of as many arrays and bytes ({has}), with other names, shapes or element types than were asked for"
+    else:
+        what = f"of {has}; asked for were {shape.arrays} in {shape.nbytes:,}"
     return errors.ResidentMismatch(
-        f"resident memory {_named(blob.key)} has another layout, of {blob.shape.arrays} arrays in "
-        f"{blob.shape.nbytes:,} bytes; asked for were {shape.arrays} in {shape.nbytes:,}. Give the new layout a new "
-        f"version, or free the old one: `atomr-mp resident free {blob.key.name}`"
+        f"resident memory {_named(blob.key)} has another layout, {what}. Give the new layout a new version, or free "
+        f"the old one: `atomr-mp resident free {blob.key.name}`"
     )
 
 

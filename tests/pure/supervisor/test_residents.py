@@ -128,6 +128,9 @@ def test_another_layout_of_the_same_version_is_refused() -> None:
     assert isinstance(refusal(registry.wanted(B, V1, OTHER)), errors.ResidentMismatch)
     registry.sealed(A, V1)
     assert "2 in 10" in refusal(registry.wanted(B, V1, OTHER)).message
+    alike = SMALL._replace(layout=OTHER.layout)
+    assert "as many arrays and bytes" in refusal(registry.wanted(B, V1, alike)).message
+    assert "with other names, shapes or element types" in refusal(registry.wanted(B, V1, alike)).message
     assert registry.wanted(B, V1, SMALL) == [Adopt(B, V1)]
 
 
