@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from atomr_mp import errors
 from atomr_mp.client.worlds import ref_checks
@@ -13,6 +13,7 @@ from atomr_mp.protocol import amounts
 from atomr_mp.protocol import ref_collectives as kinds
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.pickling import CONNECT, refusal
+from atomr_mp.protocol.world_names import OF_MADE_WORLD, missing
 from atomr_mp.world import AnyWorld
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ class MadeWorld(AnyWorld):
         client.watch_world(self, number)
 
     __reduce__ = refusal(CONNECT, "its devices")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        missing(self, "a world that is made of devices", name, OF_MADE_WORLD)
 
     def __enter__(self) -> Self:
         return self

@@ -329,7 +329,9 @@ class Pool:
         if unknown:
             raise no_option("Pool.stream", method, info, unknown, Pool.stream)
         if not info.streams and info is not NOT_KNOWN_YET:
-            raise errors.InvalidRequest(f"{method} returns one result: use Pool.call")
+            world = self.world_of(method)
+            use = "Pool.call" if world is None else f"pool.world({world.name!r}).call"
+            raise errors.InvalidRequest(f"{method} returns one result: use {use}")
         default_s = info.deadline_s or DEFAULT_DEADLINE_S
         first_s = default_s if first_s is None else amounts.duration("first_s", first_s)
         return client.stream(
@@ -596,15 +598,15 @@ class Pool:
     @overload
     def world(self, which: str) -> World: ...
     @overload
-    def world(self, which: Sequence[int]) -> MadeWorld: ...
-    def world(self, which: str | Sequence[int]) -> World | MadeWorld:
+    def world(self, which: Sequence[int | Device]) -> MadeWorld: ...
+    def world(self, which: str | Sequence[int | Device]) -> World | MadeWorld:
         """Return a world: one of the pool's, to call its actors' methods on all of its devices as one; or a new one.
 
         A new world is for collectives on refs. It is this client's alone, and ends with `close` or with the client.
         This waits for its first epoch, for `WORLD_READY_S` at most.
 
         Args:
-            which: The world's name; or the devices of a new world, by rank.
+            which: The world's name; or the devices of a new world, by rank: their indexes, or `Device`s.
 
         Raises:
             InvalidRequest: There is no world of this name, or no such device.
@@ -635,8 +637,11 @@ class Pool:
     def _known_world(self, info: WorldInfo) -> World:
         return World(self._client, info.number, self._info, self._named)
 
-    def _make_world(self, devices: Sequence[int]) -> MadeWorld:
-        world = MadeWorld(self._client, self._client.make_world(devices_of(devices, len(self.devices))))
+    def _make_world(self, devices: Sequence[int | Device]) -> MadeWorld:
+        given: Any = devices
+        if isinstance(given, Sequence):
+            given = [each.index if isinstance(each, Device) and each.is_of(self._client) else each for each in given]
+        world = MadeWorld(self._client, self._client.make_world(devices_of(given, len(self.devices))))
         with contextlib.suppress(TimeoutError, errors.DeviceUnavailable):  # calls say why it is not ready
             world.wait_ready(WORLD_READY_S)
         return world

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, NoReturn
 
 import msgspec
 
@@ -16,6 +16,7 @@ from atomr_mp.protocol.keywords import checks_names, unknown_names
 from atomr_mp.protocol.messages.devices import MethodInfo, WorldInfo, WorldState
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.words import did_you_mean
+from atomr_mp.protocol.world_names import OF_WORLD, missing
 
 if TYPE_CHECKING:
     from atomr_mp.client.client import Client
@@ -123,6 +124,9 @@ class World(AnyWorld):
         """Names of its actors. They are called through the world alone."""
 
     __reduce__ = refusal(CONNECT, "its `name`")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        missing(self, "a world with actors", name, OF_WORLD)
 
     def call(
         self,

@@ -175,7 +175,7 @@ class Client:
         if self.forked:
             raise errors.PoolLost(FORKED)
         if self.worlds.of_actors:
-            self.worlds.refuse(method)
+            self.worlds.refuse(method, self.methods)
         held = interrupts.hold()
         try:
             loop = None if blocking else running_loop()
@@ -384,7 +384,7 @@ class Client:
         """
         if self.forked:
             raise errors.PoolLost(FORKED)
-        self.worlds.refuse(method)
+        self.worlds.refuse(method, self.methods)
         loop = running_loop()
         assert loop is not None
         lane = self._loops.get(loop) or self._new_lane(loop)
@@ -418,7 +418,7 @@ class Client:
         """
         if self.forked:
             raise errors.PoolLost(FORKED)
-        self.worlds.refuse(method)
+        self.worlds.refuse(method, self.methods)
         loop = calling_loop()
         lane: Lane = self._blocking if loop is None else self._loops.get(loop) or self._new_lane(loop)
         self.read_session()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, NoReturn, Protocol
 
 from atomr_mp import errors
 from atomr_mp.libraries.base import LibraryDevice, LibraryReference, Number, factor, whole
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import world as messages
+from atomr_mp.protocol.world_names import OF_STEPS, missing
 
 
 class WorldDevice(LibraryDevice, Protocol):
@@ -50,7 +51,7 @@ class WorldSteps(LibraryReference):
         self, x: Any, root: int = 0, op: messages.Operator = "sum", *, factor: Any = None, out: Any = None
     ) -> Any:
         """Reduce the arrays of all ranks to one, on the rank `root`. See `all_reduce`."""
-        return self._request(messages.Reduce(x, self._ranks, out, op, self._factors(factor), whole("root", root)), None)
+        return self._request(messages.Reduce(x, self._ranks, out, op, self._factors(factor), _rank("root", root)), None)
 
     def reduce_scatter(self, x: Any, op: messages.Operator = "sum", *, factor: Any = None, out: Any = None) -> Any:
         """Give each rank as many rows of the first axis of what `all_reduce` gives, in the order of ranks."""
@@ -62,7 +63,7 @@ class WorldSteps(LibraryReference):
 
     def broadcast(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
         """Give all ranks the array of the rank `root`."""
-        return self._request(messages.Broadcast(x, self._ranks, out, whole("root", root)), None)
+        return self._request(messages.Broadcast(x, self._ranks, out, _rank("root", root)), None)
 
     def all_to_all(self, x: Any, *, out: Any = None) -> Any:
         """Send part *i* of the first axis to rank *i*; the parts that a rank gets lie in the order of ranks."""
@@ -78,13 +79,30 @@ class WorldSteps(LibraryReference):
         """
         return self._request(messages.Sendrecv(x, self._ranks, out, _pairs(pairs)), None)
 
+    def __getattr__(self, name: str) -> NoReturn:
+        missing(self, "a program of a world", name, OF_STEPS)
+
     def _factors(self, given: Number | Sequence[Number] | None) -> tuple[Scalar, ...]:
         """Return a factor for each rank, or none."""
         if given is None:
             return ()
         if isinstance(given, list | tuple):
-            return tuple(factor("factor", each) for each in given)
-        return (factor("factor", given),) * self._ranks  # type: ignore[arg-type]  # which says what it must be
+            return tuple(_factor(each) for each in given)
+        return (_factor(given),) * self._ranks
+
+
+def _factor(given: Any) -> Scalar:
+    """Return a factor; a bool is none, here as elsewhere in worlds."""
+    if isinstance(given, bool):
+        raise errors.InvalidRequest(f"a factor is one number, not bool; got {given}")
+    return factor("factor", given)
+
+
+def _rank(name: str, given: Any) -> int:
+    """Return the number of a rank; a bool is none."""
+    if isinstance(given, bool):
+        raise errors.InvalidRequest(f"{name} is {given}; it must be the number of a rank")
+    return whole(name, given)
 
 
 def _pairs(given: Any) -> tuple[tuple[int, int], ...]:
@@ -94,7 +112,7 @@ def _pairs(given: Any) -> tuple[tuple[int, int], ...]:
         InvalidRequest: They are none.
     """
     try:
-        return tuple((whole("from", sender), whole("to", receiver)) for sender, receiver in given)
+        return tuple((_rank("a sender of pairs", one), _rank("a receiver of pairs", other)) for one, other in given)
     except (TypeError, ValueError) as error:
         raise errors.InvalidRequest(f"pairs is {given!r:.200}; it must be pairs of ranks: (from, to)") from error
 

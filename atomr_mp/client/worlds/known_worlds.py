@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from atomr_mp import errors
-from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
+from atomr_mp.protocol.messages.devices import MethodInfo, WorldInfo, WorldState
 from atomr_mp.protocol.words import did_you_mean
 
 
@@ -73,11 +73,12 @@ class KnownWorlds:
                 f"no priority; got {priority}"
             )
 
-    def refuse(self, method: str) -> None:
+    def refuse(self, method: str, methods: Mapping[str, MethodInfo] | None = None) -> None:
         """Refuse an ordinary call of a world's actor.
 
         Args:
             method: "Actor.method", or the actor's name.
+            methods: Descriptions by name, which say whether the method streams.
 
         Raises:
             InvalidRequest: The actor belongs to a world.
@@ -85,4 +86,8 @@ class KnownWorlds:
         actor = method.partition(".")[0]
         name = self.of_actors.get(actor)
         if name is not None:
-            raise errors.InvalidRequest(f"{actor} belongs to the world {name}: call pool.world({name!r}).call(...)")
+            info = (methods or {}).get(method)
+            how = "stream(...)" if info is not None and info.streams else "call(...)"
+            if method == actor:
+                how = f"actor({actor!r})"
+            raise errors.InvalidRequest(f"{actor} belongs to the world {name}: call pool.world({name!r}).{how}")

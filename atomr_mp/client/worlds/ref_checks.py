@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any, Final
 
 from atomr_mp import errors
@@ -28,13 +29,18 @@ def devices_of(given: Any, count: int) -> list[int]:
     if not isinstance(given, Sequence):
         raise errors.InvalidRequest(f"name a world by a text, or give the devices of a new one; got {given!r:.200}")
     for device in given:
-        if isinstance(device, bool) or not isinstance(device, int) or not 0 <= device < count:
+        if not _is_whole(device):
             raise errors.InvalidRequest(
-                f"there is no device {device!r:.100}: this pool has {counted(count, 'device')}, from 0 to {count - 1}"
+                f"devices of a world are given by their indexes, or as `pool.device(index)` of the same pool; got "
+                f"{device!r:.100}"
+            )
+        if not 0 <= device < count:
+            raise errors.InvalidRequest(
+                f"there is no device {device}: this pool has {counted(count, 'device')}, from 0 to {count - 1}"
             )
     if not given or len(set(given)) < len(given):
         raise errors.InvalidRequest(f"a world has at least one device, and each of them once; got {list(given)!r:.200}")
-    return list(given)
+    return [int(device) for device in given]
 
 
 def by_rank(given: Any, size: int, what: str) -> list[Any]:
@@ -162,9 +168,9 @@ def rank_of(rank: Any, size: int, name: str) -> int:
     Raises:
         InvalidRequest: There is no such rank.
     """
-    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < size:
+    if not _is_whole(rank) or not 0 <= rank < size:
         raise errors.InvalidRequest(f"`{name}` is a rank from 0 to {size - 1}; got {rank!r:.100}")
-    return rank
+    return int(rank)
 
 
 def pairs_by_rank(pairs: Any, size: int) -> tuple[list[int | None], list[int | None]]:
@@ -180,12 +186,19 @@ def pairs_by_rank(pairs: Any, size: int) -> tuple[list[int | None], list[int | N
     for pair in pairs:
         if not isinstance(pair, Sequence) or len(pair) != 2:
             raise errors.InvalidRequest(f"`pairs` are (from, to); got {pair!r:.100}")
-        sender, receiver = rank_of(pair[0], size, "from"), rank_of(pair[1], size, "to")
+        if not all(_is_whole(rank) and 0 <= rank < size for rank in pair):
+            raise errors.InvalidRequest(f"`pairs` are (from, to), of ranks from 0 to {size - 1}; got {pair!r:.100}")
+        sender, receiver = map(int, pair)
         if to[sender] is not None or from_[receiver] is not None:
             twice = f"rank {sender} sends" if to[sender] is not None else f"rank {receiver} receives"
             raise errors.InvalidRequest(f"{twice} twice; make another call for the second array")
         to[sender], from_[receiver] = receiver, sender
     return to, from_
+
+
+def _is_whole(value: Any) -> bool:
+    """Return whether a value is a whole number, of Python's or NumPy's."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _check_ref(ref: Any, rank: int, device: int) -> None:

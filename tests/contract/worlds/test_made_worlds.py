@@ -135,6 +135,19 @@ def test_views_and_overlaps(pool: atomr_mp.Pool, pair: MadeWorld) -> None:
     same(refs, [np.concatenate([array[:1], total]) for array in arrays])
 
 
+def test_devices_of_the_pool_and_numbers_of_numpy_name_a_world_and_its_ranks(pool: atomr_mp.Pool) -> None:
+    """A device of another pool is refused."""
+    with pool.world([pool.device(1), 0]) as world:
+        assert world.devices == (1, 0)
+        refs = put(pool, world, [np.full(2, 5.0), np.zeros(2)])
+        same(world.sendrecv(refs, [(np.int64(0), np.int64(1))]).result(DEADLINE_S), [None, np.full(2, 5.0)])  # type: ignore[list-item]
+    with (
+        atomr_mp.connect(run_dir=pool.run_dir) as other,
+        pytest.raises(errors.InvalidRequest, match="of the same pool; got"),
+    ):
+        pool.world([other.device(0), 1])
+
+
 def test_what_a_client_can_know_is_refused_before_anything_is_sent(pool: atomr_mp.Pool, pair: MadeWorld) -> None:
     """With the error that says it; the world works afterwards."""
     refs = put(pool, pair, [np.zeros((2, 3))] * 2)
@@ -161,6 +174,8 @@ def test_what_a_client_can_know_is_refused_before_anything_is_sent(pool: atomr_m
         (errors.InvalidRequest, "not divisible by 2", lambda: pair.all_to_all(other)),
         (errors.InvalidRequest, "from 0 to 1", lambda: pair.broadcast(refs, 2)),
         (errors.InvalidRequest, "rank 0 sends twice", lambda: pair.sendrecv(refs, [(0, 1), (0, 0)])),
+        (errors.InvalidRequest, "ranks from 0 to 1; got (0, 5)", lambda: pair.sendrecv(refs, [(0, 5)])),
+        (errors.InvalidRequest, "ranks from 0 to 1; got (0, True)", lambda: pair.sendrecv(refs, [(0, True)])),
         (errors.InvalidRequest, "a factor for all ranks", lambda: pair.all_reduce(refs, factor=[1.0, None])),
     ]
     for kind, text, call in cases:

@@ -747,7 +747,9 @@ class Envelope:
             RequestError: There is no such method.
         """
         if name in self._streaming:
-            raise errors.InvalidRequest(f"{name} streams what it returns: open it with Pool.stream")
+            raise errors.InvalidRequest(
+                f"{name} streams what it returns: open it with `stream`, of the pool or of its actor's world"
+            )
         method = self._libraries.find(name)
         if method is None:
             known = ", ".join(sorted([*self._methods, *self._streaming])) or "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,10 +12,14 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.client.worlds.known_worlds import KnownWorlds
 from atomr_mp.device import DEFAULT_DEADLINE_S
+from atomr_mp.libraries.world import WorldSteps
+from atomr_mp.made_world import MadeWorld
 from atomr_mp.mapping.item_target import ItemTarget
 from atomr_mp.pool import Pool
 from atomr_mp.protocol.messages.devices import MethodInfo, WorldInfo, WorldState
+from atomr_mp.protocol.world_names import OF_MADE_WORLD, OF_STEPS, OF_WORLD, SYNONYMS
 from atomr_mp.world import World
+from atomr_mp_workers.worlds.exchange.world import OwnWorld
 
 FORWARD = MethodInfo("forward", ["x", "y"], idempotent=True, deadline_s=None, doc="")
 SLOW = MethodInfo("slow", [], idempotent=True, deadline_s=7.0, doc="")
@@ -134,6 +139,43 @@ def test_an_ordinary_reference_to_a_world_s_actor_is_refused(client: FakeClient)
     pool = Pool(cast("Any", client), cast("Any", "run-dir"))
     with pytest.raises(errors.InvalidRequest, match=r"Mlp belongs to the world tp: call pool.world\('tp'\)"):
         pool.actor("Mlp")
+
+
+def test_each_way_to_call_a_world_s_method_names_the_right_one(client: FakeClient) -> None:
+    """In one step, whichever was tried: none leads to another that refuses it too."""
+    pool = Pool(cast("Any", client), cast("Any", "run-dir"))
+    with pytest.raises(errors.InvalidRequest, match=r"returns one result: use pool.world\('tp'\).call"):
+        pool.stream("Mlp.forward")
+    with pytest.raises(errors.InvalidRequest, match=r"returns one result: use Pool.call"):
+        pool.stream("Other.one")
+    worlds = client.worlds
+    for asked, how in (("Mlp.forward", "call("), ("Mlp.parts", "stream("), ("Mlp", "actor('Mlp')")):
+        with pytest.raises(errors.InvalidRequest, match=re.escape(f"call pool.world('tp').{how}")):
+            worlds.refuse(asked, METHODS)
+
+
+def test_what_a_world_lacks_is_told_with_what_does_the_same(tp: World) -> None:
+    """Of all kinds of worlds; any other name is Python's own error, and `hasattr` works."""
+    made, steps, own = MadeWorld.__new__(MadeWorld), WorldSteps.__new__(WorldSteps), OwnWorld("tp", 0, 2)
+    for world, name, instead in (
+        (tp, "all_reduce", r"context\.world\.all_reduce\(…\)`"),
+        (tp, "barrier", r"pool\.world\(\[0, 1\]\)"),
+        (tp, "map", r"`pool\.map\(\"Actor\.method\", items\)`"),
+        (made, "call", r"no actors.* `pool\.world\(\"NAME\"\)\.call\(…\)`"),
+        (made, "rank", r"world\.devices"),
+        (steps, "barrier", "needs none: each collective"),
+        (steps, "all_to_all_v", "fixed shapes: use `all_to_all`"),
+        (own, "send", "`sendrecv`"),
+    ):
+        with pytest.raises(AttributeError, match=f"has no `{name}`: .*{instead}"):
+            getattr(world, name)
+    for world in (tp, made, steps, own):
+        assert not hasattr(world, "nothing_like_it")
+        assert not hasattr(world, "__nothing__")
+    for names, owner in ((OF_WORLD, World), (OF_MADE_WORLD, MadeWorld), (OF_STEPS, WorldSteps), (SYNONYMS, OwnWorld)):
+        assert not [name for name in names if hasattr(owner, name)], "they are there"
+    with pytest.raises(AttributeError, match="'World' object has no attribute 'nothing'"):
+        getattr(tp, "nothing")  # noqa: B009 - as the type checker sees no such name
 
 
 def test_a_map_s_items_go_to_the_world(client: FakeClient) -> None:

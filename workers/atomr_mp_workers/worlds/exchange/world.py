@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.keywords import checks_names
+from atomr_mp.protocol.world_names import SYNONYMS, missing
 from atomr_mp_workers.worlds.exchange.call_checks import outside
 from atomr_mp_workers.worlds.exchange.meeting import Meeting, Rehearsal
 
@@ -100,6 +101,9 @@ class OwnWorld:
 
     def __repr__(self) -> str:
         return f"<OwnWorld {self.name!r}, rank {self.rank} of {self.size}, epoch {self._epoch}>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        missing(self, "`context.world`", name, SYNONYMS)
 
     @property
     def epoch(self) -> int:
