@@ -20,8 +20,9 @@ from typing import Final, NamedTuple
 
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 
-MOST_FAILURES: Final = 6
-"""After this number of failed attempts in a row a device counts as unreachable for this lane."""
+MOST_FAILURES: Final = 10
+"""After this number of failed attempts in a row, 10 s, a device counts as unreachable for this lane. The supervisor may
+be late by seconds to tell that the worker has ended: when it was stopped, or its news travel on a slow network."""
 
 FIRST_RETRY_S: Final = 0.01
 """First pause. A worker's end looks like a lost connection until the supervisor reports it, mostly within this time."""

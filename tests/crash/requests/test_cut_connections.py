@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import signal
 import socket
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.client.lanes.link_life import MOST_FAILURES
 from atomr_mp.operator.doctor import examine
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.messages.data import MAX_LANES
@@ -22,6 +24,7 @@ from tests.support import (
     ACTORS,
     BACKEND,
     DEADLINE_S,
+    KEEPER,
     Ledger,
     client_of,
     local_client,
@@ -260,6 +263,18 @@ def test_a_worker_without_descriptors_is_unreachable_for_a_while(ledger: Ledger)
             assert pool.call("Cutting.pid").result() == pid
         with atomr_mp.connect(run_dir=pool.run_dir) as later:
             assert later.call("Cutting.pid").result(DEADLINE_S) == pid
+
+
+def test_a_supervisor_that_tells_late_of_an_end_is_waited_for(ledger: Ledger) -> None:
+    """What may run twice is answered once it has told."""
+    with ledger.start(KEEPER, standby="hot") as pool:
+        pool.call("Keeper.large_again", 3).result()
+        (link,) = local_client(pool)._blocking._links
+        with stopped(pool.supervisor_pid):
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            reply = pool.call("Keeper.large_again", 3, device=0)
+            assert settled(lambda: link.failures == MOST_FAILURES - 1 or reply.done)
+        assert len(reply.result(DEADLINE_S)) == 3
 
 
 def test_the_doctor_dials(ledger: Ledger) -> None:

@@ -70,7 +70,7 @@ def test_a_change_of_whatever_a_suite_depends_on_changes_its_digest(checkout: Pa
 
 def test_a_suite_that_passed_runs_again_once_an_import_has_changed(checkout: Path) -> None:
     """`--all` notes it, the next run leaves it out and says so, and its name or a changed import brings it back."""
-    for name in ("tests/__init__.py", "tests/conftest.py", "tests/support.py", "tests/suites.py"):
+    for name in ("tests/__init__.py", "tests/conftest.py", "tests/support.py", "tests/suites.py", "tests/waiting.py"):
         shutil.copy(suites.ROOT / name, checkout / name)
     for package in ("atomr_mp", "workers"):  # the tests' helpers use the installed ones
         shutil.rmtree(checkout / package)
