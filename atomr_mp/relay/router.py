@@ -14,8 +14,6 @@ from atomr_mp.protocol.values import Buffer
 from atomr_mp.relay.admission import DOMAIN
 from atomr_mp.remote.curve import (
     HANDSHAKE_MS,
-    HEARTBEAT_MS,
-    TIMEOUT_MS,
     core_recv,
     core_send,
     descriptor_of,
@@ -38,6 +36,9 @@ MAX_SOCKETS: Final = 65535
 
 IO_THREADS: Final = 3
 """libzmq's threads, which share the connections: each encrypts a packet as a whole, and the packets of others wait."""
+
+KEEPALIVE_S: Final = 10
+"""How often the kernel asks after a silent connection, for those who send no heartbeats."""
 
 LINGER_MS: Final = 500
 """How long clients may take to take the last packets at the end."""
@@ -91,9 +92,12 @@ class RelayRouter:
         socket.setsockopt(zmq.SNDHWM, UNSENT)
         socket.setsockopt(zmq.RCVHWM, UNREAD)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, TIMEOUT_MS)
-        socket.setsockopt(zmq.HEARTBEAT_TTL, TIMEOUT_MS)
+        # No heartbeats from here: libzmq ends the process when one is due on a connection that has ended while it waits
+        # to be read (zmq_assert in `stream_engine_base_t::out_event`). Those of clients say how long to wait for the
+        # next one.
+        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_S)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_S)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         socket.setsockopt(zmq.IPV6, 1)
         if keys is not None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -445,3 +448,11 @@ def test_a_flood_of_channels_is_bounded(serving: served.Served, unharmed: atomr_
             raw.control(OpenChannel(VERSION, name, ChannelKind.SESSION, name))
             refused += isinstance(raw.wait_control(), ChannelEnded)
         assert 4 <= refused < SESSIONS + 4  # sessions of a test before may still be ending
+
+
+def test_a_peer_that_floods_and_is_killed_does_not_end_the_relay(tmp_path: Path) -> None:
+    """Libzmq aborts where it has to send a heartbeat on such a connection."""
+    program = Path(__file__).parents[2] / "programs" / "flooded_router.py"
+    command = [sys.executable, str(program), str(tmp_path / "router.sock")]
+    done = subprocess.run(command, timeout=DEADLINE_S, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "it lives\n"), done.stderr
