@@ -28,6 +28,9 @@ from atomr_mp.protocol.values import Buffer
 _LOG: Final = logging.getLogger("atomr_mp.relay")
 
 
+SILENT_S: Final = 10.0
+"""A session counts as away whose client has said nothing for so long."""
+
 Send = Callable[[bytes, bytes], bool]
 """Sends a packet to a connection; False if that has ended."""
 
@@ -63,11 +66,24 @@ class RelayChannel(ABC):
         """What is said behind all that was sent."""
         self.cut_at = 0.0
         """When it was cut, CLOCK_MONOTONIC."""
+        self._heard_at = time.monotonic()
+        """When its client has sent something last."""
 
     @property
     def kept_bytes(self) -> int:
         """Bytes that were sent and are not acknowledged."""
         return self._outgoing.sent - self._outgoing.acknowledged
+
+    def away_s(self, now: float) -> float:
+        """Return for how long the client has been away; 0 if it is here, as far as is known.
+
+        Args:
+            now: CLOCK_MONOTONIC.
+        """
+        if not self.connected:
+            return now - self.cut_at
+        # That of a process that stands still lives. A session's asks for the time every two seconds.
+        return max(0.0, now - self._heard_at - SILENT_S) if self.kind is ChannelKind.SESSION else 0.0
 
     def limit(self, window: int) -> None:
         """Set how many bytes may be under way in each direction, before it is open."""
@@ -82,7 +98,7 @@ class RelayChannel(ABC):
 
     def reopen(self, route: bytes, grace_s: float) -> None:
         """Go on with a client that asks once more to open it: it has not heard that it is open."""
-        self.route, self.connected = route, True
+        self.route, self.connected, self._heard_at = route, True, time.monotonic()
         if self._outgoing.acknowledged:
             self.break_off(errors.ProtocolError("a channel that is open was opened again"))
             return
@@ -97,7 +113,7 @@ class RelayChannel(ABC):
             acknowledged: Bytes that the client has passed on.
             received: Bytes that have come to it.
         """
-        self.route, self.connected = route, True
+        self.route, self.connected, self._heard_at = route, True, time.monotonic()
         try:
             self._outgoing.acknowledge(acknowledged)
             self._outgoing.after(received)
@@ -112,6 +128,7 @@ class RelayChannel(ABC):
 
     def take(self, packet: Buffer) -> None:
         """Take a packet in. A packet that breaks the rules ends the channel."""
+        self._heard_at = time.monotonic()
         try:
             kind, acknowledged, payload = unpack(packet)
             outgoing, incoming = self._outgoing, self._incoming

@@ -178,18 +178,19 @@ class RelayChannels:
                 self._dead.add(route)
         now = time.monotonic()
         for channel, _, _ in list(self._by_name.values()):
-            if not channel.connected and now - channel.cut_at > self.grace_s:
+            if channel.away_s(now) > self.grace_s:
                 channel.kept = False
                 channel.end(errors.SessionLost(f"its client was away for more than {self.grace_s:g} s"), tell=False)
                 self._forget(channel)
 
     def statuses(self) -> Iterator[operators.RemoteSessionStatus]:
         """Yield the sessions that may call."""
+        now = time.monotonic()
         for channel, _ in list(self._sessions.values()):
             if channel.kind is ChannelKind.SESSION and channel.client:
                 kept = channel.kept_bytes + sum(lane.kept_bytes for lane in channel.lanes)
                 yield operators.RemoteSessionStatus(
-                    channel.client, channel.rights.key.name, connected=channel.connected, kept_bytes=kept
+                    channel.client, channel.rights.key.name, connected=not channel.away_s(now), kept_bytes=kept
                 )
 
     def _open(self, route: bytes, opened: OpenChannel, key: AdmittedKey, origin: Origin) -> None:

@@ -37,8 +37,8 @@ MAX_SOCKETS: Final = 65535
 IO_THREADS: Final = 3
 """libzmq's threads, which share the connections: each encrypts a packet as a whole, and the packets of others wait."""
 
-KEEPALIVE_S: Final = 10
-"""How often the kernel asks after a silent connection, for those who send no heartbeats."""
+UNACKNOWLEDGED_MS: Final = 3000
+"""How long the kernel of a client may leave bytes without an acknowledgement. Every connection is probed often."""
 
 LINGER_MS: Final = 500
 """How long clients may take to take the last packets at the end."""
@@ -93,11 +93,8 @@ class RelayRouter:
         socket.setsockopt(zmq.RCVHWM, UNREAD)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME)
         # No heartbeats from here: libzmq ends the process when one is due on a connection that has ended while it waits
-        # to be read (zmq_assert in `stream_engine_base_t::out_event`). Those of clients say how long to wait for the
-        # next one.
-        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-        socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_S)
-        socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_S)
+        # to be read (zmq_assert in `stream_engine_base_t::out_event`).
+        socket.setsockopt(zmq.TCP_MAXRT, UNACKNOWLEDGED_MS)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         socket.setsockopt(zmq.IPV6, 1)
         if keys is not None:

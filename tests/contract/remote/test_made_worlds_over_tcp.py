@@ -28,6 +28,7 @@ LOCAL: Final[dict[str, str]] = {
             "test_calls_that_wait_for_each_other_end_by_a_deadline",
             "test_many_clients_over_shared_refs_never_stand_still",
             "test_a_session_sees_only_its_own_worlds",
+            "test_devices_of_the_pool_and_numbers_of_numpy_name_a_world_and_its_ranks",
             "test_a_session_has_so_many_worlds_and_no_more",
             "test_worlds_leave_nothing",
             "test_a_world_is_closed_with_its_last_reference",

@@ -134,7 +134,7 @@ def test_refs_are_parts_and_arguments(pool: atomr_mp.Pool) -> None:
 
 def test_a_stream_is_no_call_and_a_call_no_stream(pool: atomr_mp.Pool) -> None:
     """Each is refused with what to use."""
-    with pytest.raises(errors.InvalidRequest, match=r"Pool\.stream"):
+    with pytest.raises(errors.InvalidRequest, match="open it with `stream`"):
         pool.call("Streamer.count", 1).result()
     with pytest.raises(errors.InvalidRequest, match=r"Pool\.call"):
         pool.stream("Streamer.one")
