@@ -156,8 +156,9 @@ def build(
     faults = OwnFaults(board, lambda reason: channel.send(control.Unsound(reason)))
     members = list(dict.fromkeys(place.member for place in places.values()))
     programs = partial(WorldProgramMethod, library_context)
+    of_refs = partial(engine, make=memory.array)
     made = MadePlaces(
-        device, memory, programs, engine, board.watch, channel.send, completions.wake, completions.look_here
+        device, memory, programs, of_refs, board.watch, channel.send, completions.wake, completions.look_here
     )
     worlds = HostedWorlds(members, offers.files, [place.bell for place in places.values()], made.make)
     envelope = Envelope(

@@ -266,7 +266,7 @@ def test_a_worker_without_descriptors_is_unreachable_for_a_while(ledger: Ledger)
 
 
 def test_a_supervisor_that_tells_late_of_an_end_is_waited_for(ledger: Ledger) -> None:
-    """What may run twice is answered once it has told."""
+    """Calls that may run twice are answered then."""
     with ledger.start(KEEPER, standby="hot") as pool:
         pool.call("Keeper.large_again", 3).result()
         (link,) = local_client(pool)._blocking._links

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.layout import Layout
 from atomr_mp_workers.device.base import SlabMemory
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
@@ -27,6 +29,19 @@ class ActorMemory:
     def empty(self, dtype: str, shape: Iterable[int]) -> DeviceArray:
         """Return a new array, its content undefined."""
         return self._store.buffers.allocate(self.holder(), dtype, shape)
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return a new array of this backend, which may be written to; its memory is free with the last view of it."""
+        made = self.empty(dtypes.name_of(dtype), shape)
+        made.writable = True
+        return made.array
+
+    def own(self, array: Any) -> DeviceArray:
+        """Return a row-major array as a buffer: itself if it was made by `array` on the host, else a copy."""
+        if self._store.device.asynchronous:
+            return self.keep(array)
+        layout = Layout(dtypes.name_of(array.dtype), array.shape, array.strides, array.ctypes.data)
+        return self._store.buffers.hand_out(self.holder(), array, layout) or self.keep(array)
 
     def keep(self, array: Any) -> DeviceArray:
         """Return a copy of an array, which may be written to from then on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atomr_mp import errors
@@ -32,7 +33,13 @@ class Engine(NamedTuple):
     """Gives the device's memory back, once nothing of the world runs here."""
 
 
-def engine_of(offered: control.WorldOffered, files: WorldFiles, device: WorkerDevice, tell: Tell) -> Engine:
+def engine_of(
+    offered: control.WorldOffered,
+    files: WorldFiles,
+    device: WorkerDevice,
+    tell: Tell,
+    make: Callable[..., Any] | None = None,
+) -> Engine:
     """Return the parts of a place in a world that is offered to this process.
 
     Args:
@@ -40,16 +47,17 @@ def engine_of(offered: control.WorldOffered, files: WorldFiles, device: WorkerDe
         files: The world's files.
         device: The device.
         tell: See `Tell`.
+        make: Makes what collectives in the host's memory copy, see `Collectives`; None for NumPy's memory.
 
     Raises:
         AtomrError: There is no memory for it, or a package is missing.
     """
     from atomr_mp_workers.worlds.exchange.meeting import Meeting  # most processes are in no world
-    from atomr_mp_workers.worlds.exchange.world import OwnWorld
+    from atomr_mp_workers.worlds.exchange.world import OwnWorld, through_memory
 
     place = offered.name, offered.rank, offered.size
     if not device.asynchronous:
-        return Engine(OwnWorld(*place), Meeting, NoMailboxes(), bool)
+        return Engine(OwnWorld(*place, collectives=partial(through_memory, make=make)), Meeting, NoMailboxes(), bool)
     from atomr_mp_workers.worlds.cuda.engine import CudaEngine
 
     page = files.device_page(offered.rank, offered.generation)

@@ -10,8 +10,8 @@ bounds.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from itertools import starmap
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from atomr_mp.protocol.world.collectives import Collective
 from atomr_mp.protocol.world.memory import MAILBOX_SLOTS, SLOT_BYTES
 from atomr_mp.protocol.world.page import MOST, sum_of
 from atomr_mp_workers.worlds.exchange.arguments import check_rank, part_shape
-from atomr_mp_workers.worlds.exchange.elements import Arithmetic, Array, Target, given
+from atomr_mp_workers.worlds.exchange.elements import Arithmetic, Array, Make, Target, given
 from atomr_mp_workers.worlds.exchange.meeting import Meeting, Rehearsal
 from atomr_mp_workers.worlds.exchange.operators import check_operator
 from atomr_mp_workers.worlds.exchange.signatures import Agreement
@@ -52,10 +52,13 @@ class Collectives:
 
     Args:
         meeting: Where the ranks meet.
+        make: Makes copies and results, in memory that has a limit; None for NumPy's memory. All ranks give it, or none.
     """
 
-    def __init__(self, meeting: Meeting | Rehearsal) -> None:
+    def __init__(self, meeting: Meeting | Rehearsal, make: Make | None = None) -> None:
         self._meeting: Final = meeting
+        self._make: Final[Make] = make or np.empty
+        self._is_limited: Final = make is not None
         self._rank: Final = meeting.rank
         self._size: Final = meeting.size
         self._bytes: Final = [np.frombuffer(each, np.uint8) for each in meeting.mailboxes]
@@ -91,13 +94,13 @@ class Collectives:
 
     def all_reduce(self, x: Any, operator: str, factor: Any, out: Any) -> Any:
         """Return all ranks' arrays reduced to one, on all ranks."""
-        array, name = given(x)
+        array, name = given(x, self._make)
         if factor is None and isinstance(operator, str):
             known = self._known.get((operator, name, array.size))
             if known is not None:
                 return self._all_reduce_again(known, array, out)
         arithmetic = self._arithmetic(operator, array, name, factor)
-        target = Target(out, array.shape, array.dtype)
+        target = Target(out, array.shape, array.dtype, self._make)
         agreement = Agreement(Collective.ALL_REDUCE, array.size, name, operator=operator, factor=factor is not None)
         self._reduce(agreement, target.apart(array, same_places=True), arithmetic, target.flat)
         if factor is None and 0 < array.nbytes <= SMALL_BYTES:
@@ -109,7 +112,7 @@ class Collectives:
 
     def _all_reduce_again(self, known: _Known, array: Array, out: Any) -> Any:
         """Reduce a small array of a type and size that was reduced before, in two thirds of the time."""
-        target, meeting = Target(out, array.shape, array.dtype), self._meeting
+        target, meeting = Target(out, array.shape, array.dtype, self._make), self._meeting
         meeting.check()
         places = known.places[(meeting.number + 1) % 2]
         places[self._rank][...] = array.reshape(-1)
@@ -119,7 +122,7 @@ class Collectives:
 
     def reduce(self, x: Any, root: int, operator: str, factor: Any, out: Any) -> Any:
         """Return them reduced to one on one rank, None on the others."""
-        array, name = given(x)
+        array, name = given(x, self._make)
         arithmetic = self._arithmetic(operator, array, name, factor)
         agreement = Agreement(
             Collective.REDUCE,
@@ -132,16 +135,16 @@ class Collectives:
         if self._rank != root:
             self._reduce(agreement, array, arithmetic, None)
             return None
-        target = Target(out, array.shape, array.dtype)
+        target = Target(out, array.shape, array.dtype, self._make)
         self._reduce(agreement, target.apart(array, same_places=True), arithmetic, target.flat)
         return target.result(array.shape)
 
     def reduce_scatter(self, x: Any, operator: str, factor: Any, out: Any) -> Any:
         """Return this rank's part of the arrays reduced to one."""
-        array, name = given(x)
+        array, name = given(x, self._make)
         shape = part_shape(array.shape, self._meeting.name, self._size)
         arithmetic = self._arithmetic(operator, array, name, factor)
-        target = Target(out, shape, array.dtype)
+        target = Target(out, shape, array.dtype, self._make)
         agreement = Agreement(Collective.REDUCE_SCATTER, array.size, name, operator=operator, factor=factor is not None)
         rows = target.apart(array, same_places=False).reshape(self._size, -1) if array.size else None
         rank, size, flat, meeting = self._rank, self._size, target.flat, self._meeting
@@ -159,9 +162,9 @@ class Collectives:
 
     def all_gather(self, x: Any, out: Any) -> Any:
         """Return all ranks' arrays, one behind the other."""
-        array, name = given(x)
+        array, name = given(x, self._make)
         shape = (self._size, *array.shape)
-        target = Target(out, shape, array.dtype)
+        target = Target(out, shape, array.dtype, self._make)
         source = target.apart(array, same_places=False).reshape(-1)
         rows = target.flat.reshape(self._size, array.size)
         agreement = Agreement(Collective.ALL_GATHER, array.size, name)
@@ -177,8 +180,8 @@ class Collectives:
 
     def broadcast(self, x: Any, root: int, out: Any) -> Any:
         """Return one rank's array, on all ranks."""
-        array, name = given(x)
-        target = Target(out, array.shape, array.dtype)
+        array, name = given(x, self._make)
+        target = Target(out, array.shape, array.dtype, self._make)
         source = target.apart(array, same_places=True).reshape(-1)
         agreement = Agreement(Collective.BROADCAST, array.size, name, root=self._checked(root, "root"))
         meeting, flat = self._meeting, target.flat
@@ -194,9 +197,9 @@ class Collectives:
 
     def all_to_all(self, x: Any, out: Any) -> Any:
         """Return this rank's parts of all ranks' arrays."""
-        array, name = given(x)
+        array, name = given(x, self._make)
         part_shape(array.shape, self._meeting.name, self._size)
-        target = Target(out, array.shape, array.dtype)
+        target = Target(out, array.shape, array.dtype, self._make)
         source, size, rank = target.apart(array, same_places=False), self._size, self._rank
         width = array.size // size
         rows, results = source.reshape(size, width), target.flat.reshape(size, width)
@@ -227,10 +230,13 @@ class Collectives:
         most = min(MOST, MOST // dtype.itemsize // max(1, row))
         counts = [self._read(each, numbers[each], size, most) for each in range(size)]
         lengths = [row * each[rank] for each in counts]
-        results = list(starmap(np.empty, ((length, dtype) for length in lengths)))
+        results = self._made_or_refused(lengths, dtype)
         _take_parts(slots, results, 0, width, rank)
         agreement.elements = sum_of([each for line in counts for each in line], 0)
-        for step, (begin, _) in enumerate(_chunks(row * max(map(max, counts)), width)):
+        chunks = _chunks(row * max(map(max, counts)), width)
+        if self._is_limited and len(chunks) == 1:
+            meeting.meet(agreement, 1)  # all have memory for their results
+        for step, (begin, _) in enumerate(chunks):
             if step:
                 slots = self._slots(dtype)
                 self._fill_parts(slots, sources, begin, width)
@@ -239,10 +245,23 @@ class Collectives:
         rest = arrays[0].shape[1:]
         return [result.reshape(each[rank], *rest) for result, each in zip(results, counts, strict=True)]
 
+    def _made_or_refused(self, lengths: Sequence[int], dtype: np.dtype[Any]) -> list[Array]:
+        """Return new vectors. If there is no memory for them, the others meet a refusal.
+
+        Raises:
+            OutOfMemory: There is none.
+        """
+        try:
+            return [self._make((length,), dtype) for length in lengths]
+        except errors.OutOfMemory:
+            with contextlib.suppress(errors.WorldMismatch, errors.CollectiveAborted):
+                self.refuse()
+            raise
+
     def sendrecv(self, x: Any, to: int | None, from_: int | None, out: Any) -> Any:
         """Return the array that another rank sends to this one."""
-        array, name = given(x)
-        target = None if from_ is None else Target(out, array.shape, array.dtype)
+        array, name = given(x, self._make)
+        target = None if from_ is None else Target(out, array.shape, array.dtype, self._make)
         source = (array if target is None else target.apart(array, same_places=True)).reshape(-1)
         pair = [self._checked(to, "to", none=True), self._checked(from_, "from_", none=True)]
         agreement = Agreement(Collective.SENDRECV, array.size, name)
@@ -370,7 +389,7 @@ class Collectives:
             raise errors.InvalidRequest(
                 f"all_to_all_v takes an array for each of the {self._size} ranks, not {len(parts)}"
             )
-        arrays, names = zip(*map(given, parts), strict=True)
+        arrays, names = zip(*(given(each, self._make) for each in parts), strict=True)
         kinds = {(name, each.shape[1:] if each.ndim else None) for name, each in zip(names, arrays, strict=True)}
         if len(kinds) > 1 or not arrays[0].ndim:
             raise errors.InvalidRequest(

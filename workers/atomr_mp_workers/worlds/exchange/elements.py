@@ -14,6 +14,8 @@ from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.worlds.exchange.operators import HALVES, check_computes, check_operator, factor_of
 
 Array = np.ndarray[Any, Any]
+Make = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+"""Makes a row-major array of a shape and type, its content undefined."""
 
 BLOCK: Final = 64
 """Elements are computed in so many, or a multiple. NumPy takes other loops for one element, and for a vector's rest:
@@ -30,10 +32,14 @@ _FUNCTIONS: Final = {
 }
 
 
-def given(x: Any) -> tuple[Array, str]:
+def given(x: Any, make: Make = np.empty) -> tuple[Array, str]:
     """Return the array that a method gives, and its element type's name. Nothing is copied that need not be.
 
     The array is row-major, and in this machine's order of bytes: others are copied.
+
+    Args:
+        x: What the method gives.
+        make: Makes the copy of an array that is not row-major.
 
     Raises:
         InvalidRequest: It is no array of an element type that crosses the wire, or a masked one.
@@ -54,8 +60,15 @@ def given(x: Any) -> tuple[Array, str]:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.c_contiguous:
-        array = array.copy()
+        array = _copied(array, make)
     return array, name
+
+
+def _copied(array: Array, make: Make) -> Array:
+    """Return a row-major copy."""
+    copy = make(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 class Target:
@@ -65,20 +78,22 @@ class Target:
         out: What the method gives, None for a new array.
         shape: Shape of the result.
         dtype: Its element type.
+        make: Makes arrays in which elements wait.
 
     Raises:
         InvalidRequest: What is given has another shape or type, or cannot be written.
     """
 
-    __slots__ = ("_out", "_room", "flat")
+    __slots__ = ("_make", "_out", "_room", "flat")
 
-    def __init__(self, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], make: Make = np.empty) -> None:
         self._out = out
+        self._make = make
         room = None if out is None else checked_out(out, shape, dtype)
         self._room = room
         # What is not aligned would be computed by other loops of NumPy than on other ranks.
         if room is None or not room.flags.carray:
-            room = np.empty(shape, dtype)
+            room = make(shape, dtype)
         self.flat: Array = room.reshape(-1)
         """The elements to be written, in order. With an `out` that has gaps they are copied at the end."""
 
@@ -94,7 +109,7 @@ class Target:
             return x
         if same_places and x.nbytes == flat.nbytes and x.ctypes.data == flat.ctypes.data:
             return x
-        return x.copy()
+        return _copied(x, self._make)
 
     def result(self, shape: tuple[int, ...]) -> Any:
         """Return the result, all of whose elements were written: a new array, or what the method gave."""

@@ -105,9 +105,11 @@ class CollectiveMethod(Method):
     def undefined_after(self, _arguments: tuple[Any, ...], error: errors.AtomrError) -> Sequence[DeviceArray] | None:
         """Return nothing if nothing was written; None for all outputs.
 
-        Nothing is where this rank has refused its part, and where the ranks have differed.
+        Nothing is where this rank has refused its part, where the ranks have differed, and where there was no memory
+        for what collectives need: that is found first.
         """
-        return () if isinstance(error, errors.InvalidRequest | errors.WorldMismatch) else None
+        found_first = isinstance(error, errors.InvalidRequest | errors.WorldMismatch)
+        return () if found_first or (isinstance(error, errors.OutOfMemory) and not error.exception) else None
 
 
 class RefCollectives:
@@ -199,7 +201,7 @@ class RefCollectives:
         return out
 
     def _all_to_all_v(self, part: CollectivePart) -> Any:
-        return [self._memory.keep(each) for each in self._view.all_to_all_v(part.x)]
+        return [self._memory.own(each) for each in self._view.all_to_all_v(part.x)]
 
     def _sendrecv(self, part: CollectivePart) -> Any:
         if part.from_ is None:

@@ -24,8 +24,12 @@ class EpochOf(Protocol):
         """The number of its epoch."""
 
 
-def through_memory(meeting: Meeting | Rehearsal) -> Collectives:
+def through_memory(meeting: Meeting | Rehearsal, make: Callable[..., Any] | None = None) -> Collectives:
     """Return the collectives of the host backend.
+
+    Args:
+        meeting: Where the ranks meet.
+        make: See `Collectives`.
 
     Raises:
         Unsupported: There is no NumPy.
@@ -36,7 +40,7 @@ def through_memory(meeting: Meeting | Rehearsal) -> Collectives:
         raise errors.Unsupported(
             f"collectives on the host backend need NumPy, which cannot be imported: {error}"
         ) from error
-    return Collectives(meeting)
+    return Collectives(meeting, make)
 
 
 @checks_names
