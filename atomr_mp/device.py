@@ -55,10 +55,6 @@ class Device:
 
     __reduce__ = refusal(CONNECT, "its `index`")
 
-    def is_of(self, client: Client) -> bool:
-        """Whether it is a device of a client's pool."""
-        return self._client is client
-
     def __repr__(self) -> str:
         info = self._info
         return (

@@ -606,7 +606,7 @@ class Pool:
         This waits for its first epoch, for `WORLD_READY_S` at most.
 
         Args:
-            which: The world's name; or the devices of a new world, by rank: their indexes, or `Device`s.
+            which: The world's name; or the devices of a new world, by rank: their indexes, or the devices of this pool.
 
         Raises:
             InvalidRequest: There is no world of this name, or no such device.
@@ -637,10 +637,13 @@ class Pool:
     def _known_world(self, info: WorldInfo) -> World:
         return World(self._client, info.number, self._info, self._named)
 
+    def _is_own(self, device: object) -> bool:
+        return isinstance(device, Device) and device._client is self._client  # noqa: SLF001 - a part of the pool
+
     def _make_world(self, devices: Sequence[int | Device]) -> MadeWorld:
         given: Any = devices
         if isinstance(given, Sequence):
-            given = [each.index if isinstance(each, Device) and each.is_of(self._client) else each for each in given]
+            given = [each.index if self._is_own(each) else each for each in given]
         world = MadeWorld(self._client, self._client.make_world(devices_of(given, len(self.devices))))
         with contextlib.suppress(TimeoutError, errors.DeviceUnavailable):  # calls say why it is not ready
             world.wait_ready(WORLD_READY_S)
