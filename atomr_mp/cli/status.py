@@ -109,21 +109,21 @@ def _world_line(world: dict[str, Any]) -> str:
 
 
 def _link_lines(links: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the lines about how GPUs reach each other."""
-    if not links:
+    """Yield the lines about how GPUs reach each other: one if all pairs do so alike."""
+    ways = [_way(each) for each in links]
+    if len(set(ways)) == 1:
+        yield f"the GPUs {ways[0]}"
         return
-    ways = [(each["gpus"], _way(each)) for each in links]
-    if len({way for _, way in ways}) == 1:
-        both = "each other" if len(ways) > 1 else f"each other (GPUs {ways[0][0][0]} and {ways[0][0][1]})"
-        yield f"the GPUs reach {both} {ways[0][1]}" if links[0]["access"] else f"the GPUs do not reach {both}"
-        return
-    for (one, other), way in ways:
-        yield f"GPUs {one} and {other} {'reach' if way else 'do not reach'} each other{f' {way}' if way else ''}"
+    for link, way in zip(links, ways, strict=True):
+        one, other = link["gpus"]
+        yield f"GPUs {one} and {other} {way}"
 
 
 def _way(link: dict[str, Any]) -> str:
-    """Return the words for how two GPUs reach each other; empty if they do not."""
-    return "" if not link["access"] else "over NVLink" if link["nvlink"] else "over PCIe"
+    """Return the words for how two GPUs reach each other."""
+    if not link["access"]:
+        return "do not reach each other"
+    return f"reach each other over {'NVLink' if link['nvlink'] else 'PCIe'}"
 
 
 def _remote_lines(remote: dict[str, Any]) -> Iterator[str]:

@@ -41,8 +41,8 @@ def test_a_status_has_a_line_for_each_world(capsys: pytest.CaptureFixture[str]) 
     ("links", "lines"),
     [
         ([], []),
-        ([GpuLink(0, 1, access=True, nvlink=True)], ["the GPUs reach each other (GPUs 0 and 1) over NVLink"]),
-        ([GpuLink(0, 1, access=False, nvlink=False)], ["the GPUs do not reach each other (GPUs 0 and 1)"]),
+        ([GpuLink(0, 1, access=True, nvlink=True)], ["the GPUs reach each other over NVLink"]),
+        ([GpuLink(0, 1, access=False, nvlink=False)], ["the GPUs do not reach each other"]),
         (
             [GpuLink(0, 1, access=True, nvlink=True), GpuLink(0, 2, access=True, nvlink=True)],
             ["the GPUs reach each other over NVLink"],
