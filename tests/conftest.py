@@ -173,6 +173,15 @@ def ledger() -> Iterator[Ledger]:
 
 
 @pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Collect no garbage during a test."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
 def pool(shared: atomr_mp.Pool, ledger: Ledger) -> Iterator[atomr_mp.Pool]:
     """A client without a history of the pool that a file's tests share; nothing may be left of it.
 

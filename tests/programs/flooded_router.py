@@ -23,7 +23,7 @@ def flood(endpoint: str) -> None:
         dealer.connect(endpoint)
         for _ in range(PACKETS):
             dealer.send(bytes(1000))
-        time.sleep(0.3)  # libzmq's thread sends
+        time.sleep(0.3)  # nothing tells when libzmq's thread has sent
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -36,7 +36,7 @@ def main() -> None:
     if pid == 0:
         flood(endpoint)
     os.waitpid(pid, 0)
-    time.sleep(2 * HEARTBEAT_MS / 1000)
+    time.sleep(2 * HEARTBEAT_MS / 1000)  # a heartbeat would fall due: the duration is what is tested
     print("it lives", flush=True)
     os._exit(0)
 

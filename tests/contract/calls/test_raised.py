@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Final
@@ -38,13 +37,7 @@ def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> atomr_mp.Pool:
     return shared[1]
 
 
-@pytest.fixture(autouse=True)
-def _uncollected() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
+pytestmark = pytest.mark.usefixtures("uncollected")
 
 RAISED: Final = errors.AtomrError, ZeroDivisionError
 

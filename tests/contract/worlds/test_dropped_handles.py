@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -23,13 +22,7 @@ Make = Callable[[], MadeWorld]
 books, pool = made_worlds.books, made_worlds.pool
 
 
-@pytest.fixture(autouse=True)
-def uncollected() -> Iterator[None]:
-    """Collect no garbage during a test."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+pytestmark = pytest.mark.usefixtures("uncollected")
 
 
 def collective(pool: atomr_mp.Pool, make: Make) -> object:

@@ -250,13 +250,14 @@ def test_pairs_that_do_not_meet_are_found_by_all(library: ctypes.CDLL) -> None:
         chance = random.Random(seed)
         content = [placed(numbers("int8", 2000, chance), chance) for _ in range(size)]
         results, launches = [result(2000, 1, chance) for _ in range(size)], []
+        blocks = chance.choice([1, 2])
         for rank in range(size):
             source = (rank - 1) % size if rank else NOWHERE
             launches.append(
                 Launch(
                     emulation.MOVE,
                     (2000, 9 | (rank + 1) % size << 32 | source << 48),
-                    blocks=chance.choice([1, 2]) if seed % 2 else 2,
+                    blocks=blocks,
                     x=content[rank].ctypes.data,
                     width=2000,
                     y=results[rank].ctypes.data,
@@ -264,8 +265,6 @@ def test_pairs_that_do_not_meet_are_found_by_all(library: ctypes.CDLL) -> None:
                     from_=0 if source == NOWHERE else source,
                 )
             )
-        blocks = launches[0].blocks
-        launches = [each._replace(blocks=blocks) for each in launches]
         ranks = Ranks(library, size)
         assert ranks.run(list(enumerate(launches)), seed) > 0
         assert [ranks.code(rank) for rank in range(size)] == [places.PAIRS] * size
