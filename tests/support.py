@@ -63,8 +63,9 @@ KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
 
 
 def gpu_count() -> int:
-    """Return how many GPUs this machine has."""
-    return len(list(Path("/proc/driver/nvidia/gpus").iterdir()))
+    """Return how many GPUs tests may use: those of this machine, or those that CUDA_VISIBLE_DEVICES names."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return len(visible.split(",") if visible else list(Path("/proc/driver/nvidia/gpus").iterdir()))
 
 
 def needs_devices(count: int) -> None:

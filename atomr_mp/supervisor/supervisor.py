@@ -132,7 +132,12 @@ class Supervisor:
             note=self._note_world,
         )
         self._made_worlds = MadeWorlds(
-            self._worlds, len(plan.worlds), len(plan.devices), plan.backend, self._sessions.own_world_changed
+            self._worlds,
+            len(plan.worlds),
+            len(plan.devices),
+            plan.backend,
+            self._loop,
+            self._sessions.own_world_changed,
         )
         self._factory = ProcessFactory(plan, self._loop, run_dir, self._events, zygote)
         self._residents = ResidentKeeper(plan.backend, plan.settings.resident_max_bytes, self.devices, self._events)

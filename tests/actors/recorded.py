@@ -15,7 +15,8 @@ class Recorded(Actor):
 
     def setup(self, context: Context) -> None:
         """Record a program, and rehearse it."""
-        weight = np.full(6, context.world.rank + 1.0)
+        weight = context.empty([6], "float64")
+        weight.array[:] = context.world.rank + 1.0
         with context.libraries.program() as self.program:
             x = self.program.input("x", 6, "float64")
             y = self.program.elementwise.multiply(x, weight)

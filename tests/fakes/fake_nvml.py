@@ -83,9 +83,6 @@ class FakeNvml(ModuleType):
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
-    NVML_P2P_CAPS_INDEX_READ = 0
-    NVML_P2P_CAPS_INDEX_WRITE = 1
-    NVML_P2P_CAPS_INDEX_NVLINK = 2
     NVML_P2P_STATUS_OK = 0
     nvmlEventTypeXidCriticalError = 8  # noqa: N815
     nvmlEventTypeDoubleBitEccError = 2  # noqa: N815

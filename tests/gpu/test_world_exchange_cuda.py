@@ -163,15 +163,15 @@ def test_random_rounds(ranks: Ranks) -> None:
             "all_reduce(max)",
         ),
         ("'sendrecv', cp.ones(3), 1, None, None", "'sendrecv', cp.ones(3), None, None, None", "receives nothing"),
-        ("'refuse'", "'all_reduce', cp.ones(3), 'sum', None, None", "its part is refused"),
+        ("'refuse'", "'all_reduce', cp.ones(3), 'sum', None, None", "its part was refused"),
     ],
 )
 def test_ranks_that_differ_find_it_on_all_sides(ranks: Ranks, one: str, other: str, text: str) -> None:
     """With both sides in words; the next collective is right."""
     for process, code in zip(ranks.all, (one, other), strict=True):
         process.send(f"attempt({code})")
-    for process in ranks.all:
-        found = process.get()
+    both = [process.get() for process in ranks.all]
+    for found in both:
         assert found.startswith("WorldMismatch")
         assert text in found
     same(ranks.each("run('all_reduce', 'float32', 1000, 'sum', None)"), [reduced(parts("float32", 1000, 2))] * 2)

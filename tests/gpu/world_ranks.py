@@ -44,10 +44,12 @@ class RankProcess:
         self._page: Final = os.memfd_create("page", os.MFD_CLOEXEC)
         os.ftruncate(self._page, PAGE_BYTES)
         self.page: Final = memoryview(mmap.mmap(self._page, PAGE_BYTES)).cast("Q")
-        visible = [gpu, *(each for each in range(gpus) if each != gpu)]
+        given = os.environ.get("CUDA_VISIBLE_DEVICES")
+        all_gpus = given.split(",") if given else [str(each) for each in range(gpus)]
+        visible = [all_gpus[gpu], *(each for number, each in enumerate(all_gpus) if number != gpu)]
         environment = os.environ | {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(map(str, visible)),
+            "CUDA_VISIBLE_DEVICES": ",".join(visible),
         }
         arguments = [str(each) for each in (theirs.fileno(), self._page, gpu, rank, size, generation)]
         self.process: Final = subprocess.Popen(

@@ -19,6 +19,9 @@ NOT_TOLD: Final = {3, 4, 6, 13}
 ANY_INSTANCE: Final = 0xFFFFFFFF
 """The event concerns the whole GPU."""
 
+LINK_KINDS: Final = (0, 1, 2)
+"""Reads, writes, NVLink: `nvmlGpuP2PCapsIndex_t` of NVML's header. In pynvml some of the names are tuples."""
+
 
 class _Watched(NamedTuple):
     gpu: int
@@ -118,9 +121,8 @@ class Monitor:
         whole = [each for each in self._watched if each.instance is None]
         for one, other in itertools.combinations(sorted(whole, key=lambda each: each.gpu), 2):
             nvml = self._nvml
-            kinds = nvml.NVML_P2P_CAPS_INDEX_READ, nvml.NVML_P2P_CAPS_INDEX_WRITE, nvml.NVML_P2P_CAPS_INDEX_NVLINK
             try:
-                reads, writes, nvlink = (self._is_able(one.handle, other.handle, kind) for kind in kinds)
+                reads, writes, nvlink = (self._is_able(one.handle, other.handle, kind) for kind in LINK_KINDS)
             except nvml.NVMLError as error:
                 if error.value in {*NOT_TOLD, nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED}:
                     continue

@@ -40,8 +40,8 @@ from atomr_mp.transport.session import SessionListener, SessionPeer, refusal
 class SessionWorlds(Protocol):
     """The worlds that sessions make."""
 
-    def make(self, session: int, devices: Sequence[int]) -> int:
-        """Make a world of a session; return its number. Raises an `AtomrError` if it cannot be."""
+    def make(self, session: int, devices: Sequence[int], answer: Callable[[int | errors.AtomrError], None]) -> None:
+        """Make a world of a session; answer with its number, or with the error if it cannot be."""
 
     def close(self, session: int, number: int) -> None:
         """End a world of a session; do nothing if it has none of this number."""
@@ -461,12 +461,14 @@ class Sessions:
             made.close(each.number, request.world)
             self._send(each, session.Answer(request.id))
             return
-        try:
-            number = made.make(each.number, request.devices)
-        except errors.AtomrError as error:
-            self._send(each, session.Answer(request.id, ErrorInfo.of(error)))
-        else:
-            self._send(each, session.WorldMade(request.id, number))
+
+        def answer(found: int | errors.AtomrError) -> None:
+            if isinstance(found, int):
+                self._send(each, session.WorldMade(request.id, found))
+            else:
+                self._send(each, session.Answer(request.id, ErrorInfo.of(found)))
+
+        made.make(each.number, request.devices, answer)
 
     def _relay(self, each: ClientSession, request: slabs.Request) -> None:
         descriptor = None

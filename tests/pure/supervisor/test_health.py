@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Final
 
+import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atomr_mp.process.gpus.health import Monitor
+from atomr_mp.process.gpus.health import LINK_KINDS, Monitor
 from atomr_mp.protocol.messages.health import (
     FROM_HEALTH,
     MAX_PROCESSES,
@@ -200,3 +202,18 @@ def test_an_error_of_the_driver_is_raised(driver: FakeNvml, monkeypatch: pytest.
         monkeypatch.setattr(driver, "nvmlEventSetWait_v2", fail)
         with pytest.raises(fake_nvml.NVMLError):
             monitor.wait(1.0)
+
+
+def test_the_stand_in_is_as_nvidia_s_own_module() -> None:
+    """Its names are there, its numbers are the same, and its functions take what those do."""
+    for name, value in vars(FakeNvml).items():
+        if not name.lower().startswith("nvml"):
+            continue
+        real = getattr(pynvml, name)
+        if isinstance(value, int):
+            assert real == value, name
+        elif callable(value) and not isinstance(value, type):
+            inspect.signature(real).bind(*[None] * (len(inspect.signature(value).parameters) - 1))
+    assert pynvml.NVML_P2P_STATUS_OK == 0
+    assert LINK_KINDS[1] == pynvml.NVML_P2P_CAPS_INDEX_WRITE
+    assert LINK_KINDS[2] == pynvml.NVML_P2P_CAPS_INDEX_NVLINK

@@ -268,7 +268,7 @@ class Worker:
     """A process that writes down each message to it."""
 
     def __init__(self, generation: int) -> None:
-        self.generation = generation
+        self.generation, self.pid = generation, os.getpid()
         self.told: list[control.FromSupervisor] = []
 
     def tell(self, message: control.FromSupervisor, descriptor: Descriptor | None = None) -> None:
@@ -283,7 +283,8 @@ class Pool:
 
     def __init__(self) -> None:
         self.workers = [Worker(1), Worker(1)]
-        loop: Any = HeldLoop()
+        self.loop = HeldLoop()
+        loop: Any = self.loop
         devices: list[Any] = [
             SimpleNamespace(
                 roles=SimpleNamespace(all=[each], of=lambda _, each=each: each, active=each),
@@ -293,7 +294,20 @@ class Pool:
         ]
         planned = [WorldPlan(0, "tp", [0], ["Mlp"], 5.0, mailboxes=True)]
         self.worlds = Worlds(planned, devices, loop, tell=lambda _: None, note=lambda *_: None)
-        self.made = MadeWorlds(self.worlds, 1, 2, "cuda", lambda *_: None)
+        self.made = MadeWorlds(self.worlds, 1, 2, "cuda", loop, lambda *_: None)
+
+    def make(self, session: int, devices: list[int]) -> int:
+        """Make a world at once; return its number, or raise."""
+        (found,) = self.ask(session, devices)
+        if isinstance(found, errors.AtomrError):
+            raise found
+        return found
+
+    def ask(self, session: int, devices: list[int]) -> list[int | errors.AtomrError]:
+        """Ask for a world; return where the answer goes."""
+        answers: list[int | errors.AtomrError] = []
+        self.made.make(session, devices, answers.append)
+        return answers
 
     def state(self, number: int) -> WorldState:
         """Return the state of a world."""
@@ -309,7 +323,7 @@ def test_members_of_a_made_world_hand_their_mailboxes_over_behind_the_offer() ->
     """Its epoch is formed then. What comes after its end is closed, and what is for no world of the process refused."""
     before = descriptors()
     pool = Pool()
-    number = pool.made.make(3, [0, 1])
+    number = pool.make(3, [0, 1])
     assert pool.state(number) is WorldState.WAITING
     pool.hand_over(1, number)
     assert pool.state(number) is WorldState.WAITING
@@ -336,7 +350,7 @@ def test_members_of_a_made_world_hand_their_mailboxes_over_behind_the_offer() ->
 def test_a_process_without_room_for_its_mailbox_says_so() -> None:
     """Its world waits, and clients see why; the process is none the worse, and its successor is asked anew."""
     pool = Pool()
-    number = pool.made.make(3, [0, 1])
+    number = pool.make(3, [0, 1])
     pool.worlds.refused((1, 1), control.WorldRefused(number, "no memory " * 100))
     pool.hand_over(0, number)
     [info] = [each for each in pool.worlds.infos if each.number == number]
@@ -354,19 +368,41 @@ def test_a_process_without_room_for_its_mailbox_says_so() -> None:
 
 
 def test_a_gpu_is_in_few_worlds_of_sessions() -> None:
-    """Those of the pool's plan count too; a closed one counts until all members have left it."""
+    """Those of the pool's plan count too."""
     pool = Pool()
-    numbers = [pool.made.make(session, [0]) for session in (1, 2, 3)]
+    for session in (1, 2, 3):
+        pool.make(session, [0])
     with pytest.raises(errors.Overloaded, match="device 0 is in 4 worlds, as many as may be on the cuda") as raised:
-        pool.made.make(4, [1, 0])
+        pool.make(4, [1, 0])
     assert raised.value.device == 0
-    pool.made.make(4, [1])
-    pool.hand_over(0, numbers[0])
+    pool.make(4, [1])
+    pool.worlds.free()
+
+
+def test_the_place_of_a_closed_world_is_waited_for() -> None:
+    """Until all members have left it, but not for ever; by age, and not for a session that has ended."""
+    pool = Pool()
+    numbers = [pool.make(session, [0]) for session in (1, 2, 3)]
+    for number in numbers:
+        pool.hand_over(0, number)
     pool.made.close(1, numbers[0])
-    with pytest.raises(errors.Overloaded, match="device 0"):
-        pool.made.make(1, [0])
+    gone, first, second = pool.ask(5, [0]), pool.ask(1, [0]), pool.ask(2, [1, 0])
+    _, timer = pool.loop.timers[-1]
+    assert gone == first == second == []
+    assert timer.call is not None
+    pool.made.session_ended(5)
     pool.worlds.heard((0, 1), control.EpochLeft(numbers[0], 1))
-    pool.made.make(1, [0])
+    assert len(first) == 1
+    assert isinstance(first[0], int)
+    assert second == []
+    timer.call()
+    (refused,) = second
+    assert isinstance(refused, errors.Overloaded)
+    pool.made.close(2, numbers[1])
+    pool.worlds.heard((0, 1), control.EpochLeft(numbers[1], 1))
+    assert gone == []
+    assert len(second) == 1
+    pool.make(4, [0])
     pool.worlds.free()
 
 
