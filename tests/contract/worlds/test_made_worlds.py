@@ -502,16 +502,18 @@ def test_worlds_leave_nothing(pool: atomr_mp.Pool) -> None:
     assert settled(lambda: not worlds_of(pool))
     assert settled(
         lambda: all(now <= then for now, then in zip(itertools.chain(*held()), itertools.chain(*before), strict=True))
-    ), (
-        before,
-        held(),
-    )
+    ), (before, held(), [thread_names(device.pid or 0) for device in pool.devices])
     testing.assert_nothing_left(pool, DEADLINE_S)
 
 
 def worlds_of(pool: atomr_mp.Pool) -> list[Any]:
     """Return the worlds that the supervisor has."""
     return list(pool.status().worlds)
+
+
+def thread_names(pid: int) -> list[str]:
+    """Return the names of a process's threads."""
+    return sorted(each.read_text().strip() for each in Path(f"/proc/{pid}/task").glob("*/comm"))
 
 
 def threads_of(pid: int) -> int:

@@ -164,9 +164,11 @@ def test_who_ends_without_meeting_aborts_those_that_wait(ranks: Ranks) -> None:
     assert left == "left"
     for error, own in ((first, ranks.all[0]), (third, ranks.all[2])):
         aborted(error, 1, "ended the call without it")
+        assert error.diverged
         assert own.left == [1]
     again = ranks.start(0, lambda world: world.barrier())()
     aborted(again, 1, "ended the call without it")
+    assert not again.diverged, "the ranks have not diverged in that call, which may run again"
 
 
 def test_who_was_waited_for_is_told_with_the_method_and_the_collective(ranks: Ranks) -> None:

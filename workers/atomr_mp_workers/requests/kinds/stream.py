@@ -71,6 +71,9 @@ class StreamRequest(Request):
         """Parts that it has yielded and that were not sent; its thread appends, and the loop takes."""
         self.place = -1
         """Its place on the board among the streams, once it has taken a step."""
+        self.fresh: list[tuple[values.Encoded, int]] = []
+        """Parts of the step that runs, and their bytes; for a stream that runs together with others. Its thread's."""
+        self.fresh_bytes = 0
         self.held: deque[tuple[values.Encoded, int]] = deque()
         """Parts for which its reader has no room, and their bytes; for a stream that runs together with others."""
         self.held_bytes = 0
@@ -176,6 +179,19 @@ class StreamRequest(Request):
         sent, self._sent = self._sent, ()
         decoder = values.Decoder[Any]()
         self._was_sent += [decoder.decode(body, ()) for body in sent]
+
+    def hold_fresh(self) -> None:
+        """Hold the parts of a step that has ended. With the loop's turn."""
+        self.held += self.fresh
+        self.held_bytes += self.fresh_bytes
+        self.fresh.clear()
+        self.fresh_bytes = 0
+
+    def drop_parts(self) -> None:
+        """Drop the parts of a step that has failed on the device: nothing says what they hold. Its thread."""
+        self.made.clear()
+        self.fresh.clear()
+        self.fresh_bytes = 0
 
     def conclude(self, result: Any) -> None:
         """Take the result of a stream whose method is not a generator that could return it."""

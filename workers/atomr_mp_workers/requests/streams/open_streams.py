@@ -253,8 +253,8 @@ class OpenStreams:
 
     def _look(self, stream: StreamRequest, now_ns: int, wait_ns: int) -> None:
         made = list(stream.made)
-        # Parts on an asynchronous device may not be complete before the turn is over.
-        if made and not (self._is_asynchronous and any(part.encoded[2] for part in made)):
+        # Parts on an asynchronous device may not be complete before the turn is over, nor collectives have been right.
+        if made and stream.gang is None and not (self._is_asynchronous and any(part.encoded[2] for part in made)):
             self._give_parts(stream, len(made))
         wait_ns = min(wait_ns, LONGEST_LOOK_NS)
         heapq.heappush(self._again, (now_ns + wait_ns, id(stream), stream.started_ns, wait_ns, stream))

@@ -105,11 +105,12 @@ class PartSink:
         except errors.InvalidRequest as refused:
             stream.error = unsendable(stream, part, refused)
             return
-        stream.held.append((encoded, nbytes))
-        stream.held_bytes += nbytes
-        if len(stream.held) > HELD_PARTS or stream.held_bytes > HELD_BYTES:
+        stream.fresh.append((encoded, nbytes))
+        stream.fresh_bytes += nbytes
+        held, held_bytes = len(stream.held) + len(stream.fresh), stream.held_bytes + stream.fresh_bytes
+        if held > HELD_PARTS or held_bytes > HELD_BYTES:
             stream.error = errors.Overloaded(
-                f"{len(stream.held)} parts ({stream.held_bytes} bytes) of a stream of {stream.method.name} were sent "
+                f"{held} parts ({held_bytes} bytes) of a stream of {stream.method.name} were sent "
                 f"that its reader has no room for; the limit is {HELD_PARTS} parts and {HELD_BYTES} bytes",
                 maybe_executed=True,
             )
@@ -217,6 +218,7 @@ class SteppedMethod:
             ended.append(stream)  # those without a running step
         for number, stream in list(self._streams.items()):
             live = self._live[number]
+            stream.hold_fresh()
             if error is None and not live.over and stream.error is None and stream.place >= 0:
                 self.deliver(stream)
                 going.append(stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 import cupy
@@ -145,10 +146,16 @@ class Result:
             return x
         return x if same_places and x.address == self.address else x.copy()
 
-    def done(self, stream: Any) -> Any:
-        """Return the result, whose elements are written on a stream: a new array, or what the method gave."""
+    def done(self, stream: Any, settle: Callable[[], object]) -> Any:
+        """Return the result, whose elements are written on a stream: a new array, or what the method gave.
+
+        Args:
+            stream: The stream.
+            settle: Raises the error of a collective that has failed; called where the result is waited for.
+        """
         if self._host is not None:
             found = self.array.get(stream=stream)  # waits
+            settle()
             if isinstance(self._host, np.dtype):
                 return found.view(self._host)
             self._host[...] = found.view(self._host.dtype)

@@ -80,7 +80,7 @@ class CudaCollectives:
         number = _checked_operator(operator, given.name)
         target = Result(out, given.shape, given)
         self._reduce(Collective.ALL_REDUCE, given, operator, number, factor, target)
-        return target.done(given.stream)
+        return target.done(given.stream, self._meeting.settle)
 
     def reduce(self, x: Any, root: int, operator: Any, factor: Any, out: Any) -> Any:
         """Return them reduced to one on one rank, None on the others."""
@@ -89,7 +89,7 @@ class CudaCollectives:
         root = self._checked(root, "root")
         target = Result(out, given.shape, given) if root == self._rank else None
         self._reduce(Collective.REDUCE, given, operator, number, factor, target, root)
-        return None if target is None else target.done(given.stream)
+        return None if target is None else target.done(given.stream, self._meeting.settle)
 
     def reduce_scatter(self, x: Any, operator: Any, factor: Any, out: Any) -> Any:
         """Return this rank's part of the arrays reduced to one."""
@@ -107,7 +107,7 @@ class CudaCollectives:
         self._exchange.pull(
             given.stream, self._signature(agreement), types, rows, target.address, number, GIVES | WANTS
         )
-        return target.done(given.stream)
+        return target.done(given.stream, self._meeting.settle)
 
     def all_gather(self, x: Any, out: Any) -> Any:
         """Return all ranks' arrays, one behind the other."""
@@ -115,7 +115,7 @@ class CudaCollectives:
         target = Result(out, (self._size, *given.shape), given)
         agreement = Agreement(Collective.ALL_GATHER, given.size, given.name)
         self._move(agreement, target.apart(given, same_places=False), 1, target, ALL, GIVES | WANTS)
-        return target.done(given.stream)
+        return target.done(given.stream, self._meeting.settle)
 
     def broadcast(self, x: Any, root: int, out: Any) -> Any:
         """Return one rank's array, on all ranks."""
@@ -125,7 +125,7 @@ class CudaCollectives:
         agreement = Agreement(Collective.BROADCAST, given.size, given.name, root=root)
         how = WANTS | GIVES * (root == self._rank or self._meeting.is_rehearsal)
         self._move(agreement, target.apart(given, same_places=True), 1, target, root, how)
-        return target.done(given.stream)
+        return target.done(given.stream, self._meeting.settle)
 
     def all_to_all(self, x: Any, out: Any) -> Any:
         """Return this rank's parts of all ranks' arrays."""
@@ -134,7 +134,7 @@ class CudaCollectives:
         target = Result(out, given.shape, given)
         agreement = Agreement(Collective.ALL_TO_ALL, given.size, given.name)
         self._move(agreement, target.apart(given, same_places=False), self._size, target, ALL, GIVES | WANTS)
-        return target.done(given.stream)
+        return target.done(given.stream, self._meeting.settle)
 
     def all_to_all_v(self, parts: Sequence[Any]) -> list[Any]:
         """Return the parts of all ranks that are for this one. Waits for their lengths."""
@@ -178,7 +178,7 @@ class CudaCollectives:
                 made = Result(None, (length, *first.shape[1:]), first)
                 if length * width:
                     made.array.reshape(-1).view(np.uint8)[...] = received[place, : length * width]
-                results.append(made.done(stream))
+                results.append(made.done(stream, self._meeting.settle))
         return results
 
     def _check_lengths(self, lengths: Any, most: int) -> None:
@@ -197,7 +197,7 @@ class CudaCollectives:
         how = PAIRED | GIVES * (to != NOWHERE or self._meeting.is_rehearsal) | WANTS * (target is not None)
         pair = to | from_ << 16
         self._move(agreement, source, 1, target, 0 if from_ == NOWHERE else from_, how, pair)
-        return None if target is None else target.done(given.stream)
+        return None if target is None else target.done(given.stream, self._meeting.settle)
 
     def _meet(self, agreement: Agreement) -> None:
         self._meeting.check()

@@ -16,7 +16,7 @@ from atomr_mp.protocol.world import MemberReader, MemberWriter, Signature, World
 from atomr_mp.protocol.world.page import MOST
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.worlds.cuda import layout as places
-from atomr_mp_workers.worlds.exchange.call_checks import check_call, differing, place
+from atomr_mp_workers.worlds.exchange.call_checks import check_call, differing, in_later_call, place
 from atomr_mp_workers.worlds.exchange.signatures import both_sides, in_words
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ class CudaMeeting:
         """The collective that has waited at the last look, behind a peer's end."""
         self._error: errors.RequestError | None = None
         """The error of a collective of this gang call."""
-        self._cause: tuple[int, str] | None = None
-        """A rank that has left this one waiting, and what it has done."""
+        self._cause: tuple[int, str, bool] | None = None
+        """The rank and cause by which the epoch was given up here, and whether that rank has diverged in this call."""
         self._lock: Final = threading.Lock()
         """Guards what looks share with the world's thread."""
 
@@ -96,6 +96,8 @@ class CudaMeeting:
             method: The method that runs, for errors; empty for none of an actor.
         """
         self._method = method
+        if self._cause is not None:
+            self._cause = in_later_call(*self._cause)
         if self._error is not None and self._mend:
             self._page[places.CODE] = 0
         mend, self._mend, self._error = self._mend, 0, None
@@ -176,15 +178,17 @@ class CudaMeeting:
                     return
                 # What it has sent before its end has come by the next look.
                 if has_ended and self._waiting == waiting:
-                    self._give_up(rank, f"rank {rank} has ended the call without it")
+                    self._give_up(rank, f"rank {rank} has ended the call without it", diverged=True)
                     return
                 if has_ended:
                     self._waiting = waiting
                     return
             self._waiting = 0
 
-    def _give_up(self, rank: int, cause: str) -> None:
-        self._cause = rank, cause
+    def _give_up(self, rank: int, cause: str, *, diverged: bool = False) -> None:
+        if self._ended() is not None:  # whoever has left for that has ended its call as well, and is not its cause
+            return
+        self._cause = rank, cause, diverged
         self._left_waiting(rank)
 
     def _show(self, waiting: int) -> None:
@@ -211,7 +215,7 @@ class CudaMeeting:
             if call != self._sequence:
                 diverged = rank if call > self._sequence else self.rank
                 if self._cause is None:
-                    self._give_up(diverged, f"rank {diverged} has ended the call without it")
+                    self._give_up(diverged, f"rank {diverged} has ended the call without it", diverged=True)
                 return self._aborted(in_words(own))
             self._mend = number
             sides = sorted([(self.rank, own), (rank, found)], key=lambda each: each[0])
@@ -234,7 +238,7 @@ class CudaMeeting:
 
     def _aborted(self, what: str = "a collective") -> errors.RequestError:
         if self._cause is not None:
-            rank, cause = self._cause
+            rank, cause, diverged = self._cause
             return errors.CollectiveAborted(
                 f"{what} was aborted in {place(self.name, self._method)}: {cause}",
                 maybe_executed=True,
@@ -242,7 +246,7 @@ class CudaMeeting:
                 epoch=self.epoch,
                 rank=rank,
                 cause=cause,
-                diverged=True,
+                diverged=diverged,
             )
         over = self._ended()
         if over is not None:

@@ -53,3 +53,8 @@ def differing(world: str, method: str, rank: int, other: int, why: str) -> error
 def place(world: str, method: str) -> str:
     """Return words for the place of a collective: the method, if one of an actor runs, and the world."""
     return f"{method} of world {world!r}" if method else f"world {world!r}"
+
+
+def in_later_call(rank: int, cause: str, diverged: bool) -> tuple[int, str, bool]:  # noqa: FBT001 - as it is kept
+    """Return the cause by which an epoch was given up, as a later call has it: its ranks have not diverged."""
+    return rank, f"in an earlier call {cause}" if diverged else cause, False

@@ -18,7 +18,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.world import MemberReader, MemberWriter, Signature, WorldPageDamagedError
 from atomr_mp.protocol.world.memory import MAILBOX_SLOTS, SLOT_BYTES
 from atomr_mp_workers.fault_points import hooks
-from atomr_mp_workers.worlds.exchange.call_checks import check_call, differing, place
+from atomr_mp_workers.worlds.exchange.call_checks import check_call, differing, in_later_call, place
 from atomr_mp_workers.worlds.exchange.signatures import Agreement, both_sides, in_words, sequence_of
 
 LOOK_MS: Final = 1000
@@ -79,7 +79,7 @@ class Meeting:
         self._seen: Final = [0] * len(readers)
         """How often each rank has met, as far as was seen."""
         self._cause: tuple[int, str, bool] | None = None
-        """The rank and cause by which this meeting was aborted, and whether that rank has diverged."""
+        """The rank and cause by which this meeting was aborted, and whether that rank has diverged in this call."""
         self._fence: Final = threading.Lock()
         self._poll: Final = select.poll()
         self._poll.register(bells[rank], select.POLLIN)
@@ -97,6 +97,8 @@ class Meeting:
         """
         self._sequence, self._thread, self._waits = sequence, threading.get_ident(), waits
         self._method, self._agreement = method, None
+        if self._cause is not None:
+            self._cause = in_later_call(*self._cause)
 
     def end(self) -> None:
         """Take no more collectives, and ring the peers that wait. The end was stored before (`MemberWriter.end`)."""

@@ -163,6 +163,7 @@ class GangSteppedMethod(SteppedMethod, SharedRuns):
         going = []
         for each in run.members:
             stream = each.stream
+            stream.hold_fresh()
             if each.outcome is Outcome.GOES_ON and stream.place >= 0:
                 self.deliver(stream)
                 going.append(stream)

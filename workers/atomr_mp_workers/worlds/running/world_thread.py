@@ -152,9 +152,7 @@ class WorldThread(ActorThreads):
             super().work(request)
             found = meeting.settled()
             if found is not None and not (request.error is not None and request.error.ends_worker):
-                for each in {request, *request.requests}:
-                    each.error = None  # what the method has made of it
-                    each.fail(found)
+                _replace_outcome(request, found)
             for each in (request, *request.requests):
                 if each.error is not None:  # a method may have raised one that came from elsewhere
                     each.error.left_epoch = epoch is None or epoch.is_left
@@ -176,6 +174,15 @@ class WorldThread(ActorThreads):
                 self._watch_step(each.place, watched)
             else:
                 self._watch(each.slot, watched)
+
+
+def _replace_outcome(request: Run, found: errors.RequestError) -> None:
+    """Have a request fail with the error of its collectives, whatever its method has made of what they left."""
+    for each in {request, *request.requests}:
+        if isinstance(each, StreamRequest):
+            each.drop_parts()
+        each.error = None
+        each.fail(found)
 
 
 def _outcome(request: Run) -> Outcome:
