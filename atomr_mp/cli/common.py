@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
@@ -154,22 +155,35 @@ def observe(directory: RunDirectory, hello_s: float | None = None) -> Iterator[O
 
     Args:
         directory: The pool's.
-        hello_s: How long the supervisor may take to answer the hello; by default as long as its start may take.
+        hello_s: How long the supervisor may take to answer the hello; see `patience_s` for the default.
 
     Raises:
-        PoolLost: The supervisor is gone, or does not answer.
+        PoolLost: The supervisor is gone, stands still, or does not answer.
     """
-    from atomr_mp.operator.session import OperatorSession
+    from atomr_mp.operator.session import OperatorSession, patience_s
+    from atomr_mp.process.scheduling import silence
 
+    supervisor = directory.supervisor
+    begun_s = time.monotonic()
+    check_runs(directory)
     try:
-        limits = {} if hello_s is None else {"hello_s": hello_s}
-        with OperatorSession(directory.session_socket, **limits) as observer:
+        with OperatorSession(directory.session_socket, hello_s or patience_s(supervisor)) as observer:
             yield observer
     except TimeoutError as error:
-        pid = directory.supervisor.pid
-        raise errors.PoolLost(
-            f"the supervisor (pid {pid}) does not answer; if it does not recover, `kill -9 {pid}` ends the pool"
-        ) from error
+        raise errors.PoolLost(silence(supervisor.pid, time.monotonic() - begun_s)) from error
+
+
+def check_runs(directory: RunDirectory) -> None:
+    """Check that a pool's supervisor does not stand still.
+
+    Raises:
+        PoolLost: It does; the message says why, and what has it go on.
+    """
+    from atomr_mp.process.scheduling import silence, standstill
+
+    pid = directory.supervisor.pid
+    if standstill(pid) is not None:
+        raise errors.PoolLost(silence(pid, 0.0))
 
 
 def duration(seconds: float) -> str:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.cli.common import Commands, add_pool, counted, open_pool, seconds
+from atomr_mp.cli.common import Commands, add_pool, check_runs, counted, open_pool, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,10 @@ def run(options: argparse.Namespace) -> int:
 
     begun = time.monotonic()
     directory = open_pool(options)
-    client = Client(SessionConnection.connect(directory.session_socket), "atomr-mp ready", probe=True)
+    check_runs(directory)
+    connection = SessionConnection.connect(directory.session_socket, queue_s=options.deadline)
+    hello_s = max(0.001, begun + options.deadline - time.monotonic())
+    client = Client(connection, "atomr-mp ready", probe=True, hello_s=hello_s)
     with Pool(client, directory.path) as pool:
         failures = ask(pool, begun + options.deadline)
         worlds = pool.worlds

@@ -66,8 +66,10 @@ def run(options: argparse.Namespace) -> int:
     try:
         directory = open_pool(options)
         supervisor = directory.supervisor
+        from atomr_mp.operator.session import ANSWER_S
+
         with observe(directory) as observer:
-            shown = status_of(observer.status(), directory.path, time.time())
+            shown = status_of(observer.status(ANSWER_S), directory.path, time.time())
     except errors.AtomrError as error:
         lives = supervisor is not None and supervisor.alive()
         shown = PoolStatus(

@@ -157,10 +157,12 @@ class Sample(NamedTuple):
 
 def sample(observer: OperatorSession) -> Sample:
     """Take a snapshot."""
+    from atomr_mp.operator.session import ANSWER_S
     from atomr_mp.serve.watch.history import sums
     from atomr_mp.serve.watch.served import served_figures
 
-    return Sample(time.monotonic(), observer.status(), sums(served_figures(observer.inventory().sessions)))
+    sessions = observer.inventory(ANSWER_S).sessions
+    return Sample(time.monotonic(), observer.status(ANSWER_S), sums(served_figures(sessions)))
 
 
 def view(before: Sample, after: Sample) -> RenderableType:

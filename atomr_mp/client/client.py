@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.callers import Kernel, calling_loop, in_cell, notice_kernel, running_loop
-from atomr_mp.client.handshake import default_name, greet
+from atomr_mp.client.handshake import HELLO_TIMEOUT_S, default_name, greet
 from atomr_mp.client.lanes.base import FORKED, Lane
 from atomr_mp.client.lanes.services import Connect, LaneServices, LazyMemory
 from atomr_mp.client.lanes.session import PoolSession, SupervisorNews
@@ -65,6 +65,7 @@ class Client:
         weight: Its share of a busy device's time, beside other clients.
         max_waiting: How many calls may wait for room in each event loop, and in all threads together.
         probe: It is an operator's, for a few calls.
+        hello_s: How long the supervisor may take to answer the hello.
         connect: Makes the lanes' connections to workers.
 
     Raises:
@@ -86,12 +87,15 @@ class Client:
         max_waiting: int = MAX_WAITING,
         *,
         probe: bool = False,
+        hello_s: float = HELLO_TIMEOUT_S,
         connect: Connect = DataConnection,
     ) -> None:
         notice_kernel()
         try:
             session.check_weight(weight)
-            welcome = greet(connection, name or default_name(), observer=False, weight=weight, probe=probe)
+            welcome = greet(
+                connection, name or default_name(), observer=False, weight=weight, probe=probe, timeout_s=hello_s
+            )
             max_waiting = check_max_waiting(max_waiting)
             check_max_replays(max_replays)
         except BaseException:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.process.scheduling import silence
 from atomr_mp.protocol.codec import VERSION
 from atomr_mp.protocol.messages import session
-from atomr_mp.transport.session import SessionEnd
+from atomr_mp.protocol.own_time import Patience
+from atomr_mp.transport.session import SessionEnd, receive_within
 
 HELLO_TIMEOUT_S: Final = 30.0
 """How long a supervisor may take to answer a hello, its own start included."""
@@ -58,9 +61,9 @@ def greet(
             raise refused.error() from lost
         raise
     try:
-        answer = connection.receive(timeout_s)
+        answer = receive_within(connection, Patience(timeout_s, time.monotonic))
     except TimeoutError as error:
-        raise errors.PoolLost(f"the supervisor did not answer within {timeout_s:g} s") from error
+        raise errors.PoolLost(silence(connection.supervisor_pid, timeout_s)) from error
     match answer:
         case session.Welcome():
             session.check_version(answer.version)

@@ -11,10 +11,11 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.operator.pool_status import WorldStatus, status_of
-from atomr_mp.operator.session import OperatorSession
+from atomr_mp.operator.session import ANSWER_S, OperatorSession, patience_s
 from atomr_mp.process.census import look
 from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory
 from atomr_mp.process.gpus.hardware import nvidia_hardware
+from atomr_mp.process.scheduling import standstill
 from atomr_mp.protocol.messages.devices import WorldState
 from atomr_mp.protocol.messages.operators import Inventory, WorkerStatus
 from atomr_mp.protocol.words import counted
@@ -72,9 +73,11 @@ def _ask(run_dir: Path) -> tuple[Inventory | None, list[Finding], Supervision]:
     except errors.PoolUnreachable:
         return None, [], Supervision.ENDED
     try:
-        with OperatorSession(run_dir / SESSION_SOCKET) as observer:
-            inventory = observer.inventory()
-            status = observer.status()
+        if standstill(directory.supervisor.pid) is not None:
+            return None, [], Supervision.SILENT
+        with OperatorSession(run_dir / SESSION_SOCKET, patience_s(directory.supervisor)) as observer:
+            inventory = observer.inventory(ANSWER_S)
+            status = observer.status(ANSWER_S)
             told = [_fault(each) for each in status.workers if _met(each)]
             told += [found for each in status_of(status, None, time.time()).worlds for found in _world(each)]
             return inventory, told, Supervision.ANSWERS

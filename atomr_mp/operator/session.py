@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from atomr_mp.client.handshake import HELLO_TIMEOUT_S, default_name, greet
+from atomr_mp.process.identity import Identity, age_s
 from atomr_mp.protocol.messages import operators, session, suspects
-from atomr_mp.transport.session import SessionConnection, SessionEnd
+from atomr_mp.protocol.own_time import Patience
+from atomr_mp.transport.session import SessionConnection, SessionEnd, receive_within
+
+ANSWER_S: Final = 5.0
+"""How long a supervisor may take to answer a command."""
 
 Request = (
     operators.StatusRequest
@@ -28,6 +33,11 @@ Answers = session.Answer | operators.Reloaded | operators.Residents | operators.
 A = TypeVar("A", bound=Answers)
 
 
+def patience_s(supervisor: Identity) -> float:
+    """Return how long a supervisor may take to answer the hello: `ANSWER_S`, or what is left of its start."""
+    return max(ANSWER_S, HELLO_TIMEOUT_S - age_s(supervisor))
+
+
 class OperatorSession:
     """A session for questions and orders: status, restart, stop. Use it with `with`.
 
@@ -37,7 +47,7 @@ class OperatorSession:
     """
 
     def __init__(self, where: Path | SessionEnd, hello_s: float = HELLO_TIMEOUT_S) -> None:
-        self._connection = SessionConnection.connect(where) if isinstance(where, Path) else where
+        self._connection = SessionConnection.connect(where, queue_s=hello_s) if isinstance(where, Path) else where
         self._ids = itertools.count(1)
         self._events: deque[session.FromSupervisor] = deque(maxlen=1000)
         """Messages that came before an answer: a restart with a standby is done when the order is answered."""
@@ -115,9 +125,9 @@ class OperatorSession:
     def ask(self, request: Request, timeout_s: float = 10.0) -> Answers:
         """Ask what somebody else wants to know, and return the answer, which may be a refusal."""
         self._connection.send(request)
-        until = time.monotonic() + timeout_s
+        patience = Patience(timeout_s, time.monotonic)
         while True:
-            message = self._connection.receive(max(0.001, until - time.monotonic()))
+            message = receive_within(self._connection, patience)
             if isinstance(message, Answers) and message.id == request.id:
                 return message
             if isinstance(message, session.Goodbye):

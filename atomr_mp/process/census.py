@@ -39,11 +39,14 @@ def look(run_dir: Path, *, gpus: bool) -> Observed:
     listening = _listening(run_dir)
     listeners: defaultdict[str, list[int]] = defaultdict(list)
     processes = {}
+    lock = _identity(run_dir / "lock")
+    supervisor = lock.pid if lock is not None else 0
     for pid in _pids():
         with contextlib.suppress(OSError):
-            processes[pid] = _process(pid, run_dir, slabs, listening, listeners)
+            found = _process(pid, run_dir, slabs, listening, listeners)
+            ours = found.marked or pid == supervisor
+            processes[pid] = found._replace(standstill=standstill(pid)) if ours else found
     notes = {int(path.name): path for path in run_dir.glob("workers/*") if path.name.isdigit()}
-    lock = _identity(run_dir / "lock")
     return Observed(
         processes,
         slabs,
@@ -51,7 +54,7 @@ def look(run_dir: Path, *, gpus: bool) -> Observed:
         frozenset(notes),
         frozenset(pid for pid, path in notes.items() if (noted := _identity(path)) is not None and noted.alive()),
         _gpus() if gpus else {},
-        lock.pid if lock is not None else 0,
+        supervisor,
         *_history(run_dir),
     )
 
@@ -110,7 +113,6 @@ def _process(
         watches=tuple(watches),
         opened=frozenset(opened),
         mapped=frozenset(mapped),
-        standstill=standstill(pid) if marked else None,
     )
 
 

@@ -94,6 +94,11 @@ class Identity:
         return True
 
 
+def age_s(identity: Identity) -> float:
+    """Return how long ago a process was started; what the machine has slept counts too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - identity.start_ticks / os.sysconf("SC_CLK_TCK")
+
+
 def start_ticks(pid: int) -> int:
     """Return when a process started, in clock ticks since boot.
 

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from atomr_mp.process.cgroup import frozen_path
-from atomr_mp.supervision.standstill import Standstill, judge
+from atomr_mp.supervision.standstill import Standstill, judge, silent
 from atomr_mp.supervision.watchdog import Thread
 
 
@@ -18,6 +18,11 @@ def is_stopped(pid: int) -> bool:
 def standstill(pid: int) -> Standstill | None:
     """Return why a process does not run although it lives; None if it does, or has ended."""
     return judge(pid, state, frozen_path(pid)) if (state := _state(pid)) else None
+
+
+def silence(pid: int, waited_s: float) -> str:
+    """Return why a supervisor does not answer, as the kernel tells it, and what to do; see `standstill.silent`."""
+    return silent(pid, waited_s, _state(pid), standstill(pid))
 
 
 def _state(pid: int) -> str:

@@ -17,6 +17,7 @@ from atomr_mp.process.identity import Identity, wait_ended
 from atomr_mp.process.spawn import WorkerProcess, abandon, adopt_forked
 from atomr_mp.process.zygote_process import ZygoteProcess
 from atomr_mp.protocol.messages import zygote
+from atomr_mp.protocol.own_time import Patience
 
 FORK_S: Final = 1.0
 """How long a fork may take, milliseconds as a rule; the supervisor does nothing else meanwhile."""
@@ -128,10 +129,12 @@ class Zygote:
         socket.send_fds(self.channel, [zygote.TO_ZYGOTE.encode(order)], descriptors)
 
     def _answer(self, fork_id: int) -> int:
-        until = time.monotonic() + FORK_S
+        patience = Patience(FORK_S, time.monotonic)
         poll = select.poll()  # select(2) knows no descriptor above 1023
         poll.register(self.channel, select.POLLIN)
-        while poll.poll(max(0.0, until - time.monotonic()) * 1000):
+        while (ready := poll.poll(patience.wait_s * 1000)) or patience.left_s:
+            if not ready:
+                continue
             match self._receive():
                 case zygote.Forked(number, pid) if number == fork_id:
                     return pid

@@ -64,26 +64,28 @@ class RelayChannel(ABC):
         """Whether it is over, and its client has not said that it has everything."""
         self._end: ChannelEnded | None = None
         """What is said behind all that was sent."""
-        self.cut_at = 0.0
-        """When it was cut, CLOCK_MONOTONIC."""
-        self._heard_at = time.monotonic()
-        """When its client has sent something last."""
+        self._news = True
+        """Whether its client has sent something, or was cut, since the last look."""
+        self._news_at = 0.0
+        """When a look has found that last, by the relay's own time."""
 
     @property
     def kept_bytes(self) -> int:
         """Bytes that were sent and are not acknowledged."""
         return self._outgoing.sent - self._outgoing.acknowledged
 
-    def away_s(self, now: float) -> float:
-        """Return for how long the client has been away; 0 if it is here, as far as is known.
+    def away_s(self, own_s: float) -> float:
+        """Look whether there is news; return for how long the client has been away, 0 if it is here.
 
         Args:
-            now: CLOCK_MONOTONIC.
+            own_s: The relay's own time.
         """
+        if self._news:
+            self._news, self._news_at = False, own_s
         if not self.connected:
-            return now - self.cut_at
+            return own_s - self._news_at
         # That of a process that stands still lives. A session's asks for the time every two seconds.
-        return max(0.0, now - self._heard_at - SILENT_S) if self.kind is ChannelKind.SESSION else 0.0
+        return max(0.0, own_s - self._news_at - SILENT_S) if self.kind is ChannelKind.SESSION else 0.0
 
     def limit(self, window: int) -> None:
         """Set how many bytes may be under way in each direction, before it is open."""
@@ -98,7 +100,7 @@ class RelayChannel(ABC):
 
     def reopen(self, route: bytes, grace_s: float) -> None:
         """Go on with a client that asks once more to open it: it has not heard that it is open."""
-        self.route, self.connected, self._heard_at = route, True, time.monotonic()
+        self.route, self.connected, self._news = route, True, True
         if self._outgoing.acknowledged:
             self.break_off(errors.ProtocolError("a channel that is open was opened again"))
             return
@@ -113,7 +115,7 @@ class RelayChannel(ABC):
             acknowledged: Bytes that the client has passed on.
             received: Bytes that have come to it.
         """
-        self.route, self.connected, self._heard_at = route, True, time.monotonic()
+        self.route, self.connected, self._news = route, True, True
         try:
             self._outgoing.acknowledge(acknowledged)
             self._outgoing.after(received)
@@ -128,7 +130,7 @@ class RelayChannel(ABC):
 
     def take(self, packet: Buffer) -> None:
         """Take a packet in. A packet that breaks the rules ends the channel."""
-        self._heard_at = time.monotonic()
+        self._news = True
         try:
             kind, acknowledged, payload = unpack(packet)
             outgoing, incoming = self._outgoing, self._incoming
@@ -193,7 +195,7 @@ class RelayChannel(ABC):
         """Take in that its connection has ended. What the client has not received is kept; more is not read."""
         if not self.connected:
             return
-        self.connected, self.cut_at = False, time.monotonic()
+        self.connected, self._news = False, True
         if self.kind is ChannelKind.MEMORY:
             self.end(None, tell=False)
 

@@ -6,7 +6,6 @@ name, which its client has chosen at random, and by its client's key.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -88,6 +87,8 @@ class RelayChannels:
         self._grants: Final[dict[RelayChannel, ChannelGrant]] = {}
         """Windows of the channels that are not forgotten."""
         self.grace_s = grace_s
+        self._looked_s = 0.0
+        """The relay's own time at the last look."""
         self._tell = tell
         self._by_route: Final[dict[bytes, RelayChannel]] = {}
         """Channels by their connections, also by those that another has taken the place of: nothing that still comes
@@ -164,8 +165,12 @@ class RelayChannels:
         """Whether a client that can be reached has not heard yet that a channel of it has ended."""
         return any(named.channel.kept and named.channel.connected for named in self._by_name.values())
 
-    def look(self) -> None:
-        """Find out which connections have ended, and end the channels that were without one for too long."""
+    def look(self, own_s: float) -> None:
+        """Find out which connections have ended, and end the channels that were without one for too long.
+
+        Args:
+            own_s: The relay's own time.
+        """
         for route, channel in list(self._by_route.items()):
             if channel.route == route and channel.connected:
                 channel.probe()
@@ -176,21 +181,21 @@ class RelayChannels:
                 self._by_route.pop(route, None)
             else:
                 self._dead.add(route)
-        now = time.monotonic()
+        self._looked_s = own_s
         for channel, _, _ in list(self._by_name.values()):
-            if channel.away_s(now) > self.grace_s:
+            if channel.away_s(own_s) > self.grace_s:
                 channel.kept = False
                 channel.end(errors.SessionLost(f"its client was away for more than {self.grace_s:g} s"), tell=False)
                 self._forget(channel)
 
     def statuses(self) -> Iterator[operators.RemoteSessionStatus]:
         """Yield the sessions that may call."""
-        now = time.monotonic()
         for channel, _ in list(self._sessions.values()):
             if channel.kind is ChannelKind.SESSION and channel.client:
                 kept = channel.kept_bytes + sum(lane.kept_bytes for lane in channel.lanes)
+                here = channel.connected and not channel.away_s(self._looked_s)
                 yield operators.RemoteSessionStatus(
-                    channel.client, channel.rights.key.name, connected=not channel.away_s(now), kept_bytes=kept
+                    channel.client, channel.rights.key.name, connected=here, kept_bytes=kept
                 )
 
     def _open(self, route: bytes, opened: OpenChannel, key: AdmittedKey, origin: Origin) -> None:

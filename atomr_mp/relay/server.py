@@ -165,7 +165,7 @@ class Relay:
             with contextlib.suppress(errors.ConfigurationError):  # the earlier keys stay admitted
                 self._admission.read()
                 self._channels.revoke()
-        self._channels.look()
+        self._channels.look(self._loop.own_s)
         self._tell_figures()
         self._control.tell(relay.RelayAlive())
         self._loop.call_later(TICK_S, self._tick)

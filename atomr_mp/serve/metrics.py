@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from atomr_mp.protocol.own_time import OwnTime
 from atomr_mp.serve import method_figures
 from atomr_mp.serve.method_figures import OTHER, MethodFigures
 
@@ -121,15 +122,24 @@ class Heartbeats:
 
     def __init__(self, descriptor: int, slots: int) -> None:
         self._all: Final = memoryview(mmap.mmap(descriptor, own_bytes(slots))).cast("Q")
+        self._own: Final = OwnTime(time.monotonic())
+        self._seen: Final[dict[int, tuple[float, float]]] = {}
+        """By slot, the latest heartbeat, and when that was seen first, by the parent's own time."""
 
     def since_s(self, slot: int, started_s: float) -> float:
-        """Return for how many seconds a process's event loop has not turned.
+        """Return for how many seconds a process's event loop has not turned. To be called every `BEAT_S`.
 
         Args:
             slot: The process's slot.
             started_s: When the process was started, by `time.monotonic`; a heartbeat before that was another's.
         """
-        return time.monotonic() - max(self._all[slot * SLOT_WORDS + BEAT_NS] / 1e9, started_s)
+        self._own.look(time.monotonic())
+        beat_s, now_s = max(self._all[slot * SLOT_WORDS + BEAT_NS] / 1e9, started_s), self._own.now_s
+        seen_s, since_s = self._seen.get(slot, (0.0, now_s))
+        if beat_s != seen_s:
+            self._seen[slot] = beat_s, now_s
+            return 0.0
+        return now_s - since_s
 
 
 def exposition(counters: Counters, status: Status | None, accept: str = "") -> tuple[str, bytes]:

@@ -17,6 +17,27 @@ class Standstill(NamedTuple):
         return f"its process is {self.why}; {self.remedy}"
 
 
+def silent(pid: int, waited_s: float, state: str, still: Standstill | None) -> str:
+    """Return the words for a supervisor that does not answer, and what to do.
+
+    Args:
+        pid: The supervisor; 0 if it is not known.
+        waited_s: How long it was waited for.
+        state: Its state, as in /proc/PID/stat.
+        still: Why it does not run, None if it does.
+    """
+    if not pid:
+        return f"the supervisor did not answer within {waited_s:.3g} s"
+    who = f"the supervisor (pid {pid}) does not answer"
+    if still is not None:
+        return f"{who}: {still}; `kill -9 {pid}` ends the pool"
+    what = "waits in the kernel, as for a disk (state D)" if state == "D" else f"is not stopped (state {state or '?'})"
+    return (
+        f"{who} within {waited_s:.3g} s: its process {what}, so it starts, is busy or is stuck; look at the machine's "
+        f"load, and with `py-spy dump --pid {pid}` at what it does; `kill -9 {pid}` ends the pool"
+    )
+
+
 def judge(pid: int, state: str, frozen: str) -> Standstill | None:
     """Return why a process does not run; None if it does, or has ended.
 

@@ -1,4 +1,8 @@
-"""The supervisor's event loop: descriptors, timers and signals, all on the main thread."""
+"""The supervisor's event loop, and the relay's: descriptors, timers and signals, all on the main thread.
+
+Timers go by the process's own time, and what has come in is called for before them: so a process that was stopped for
+a while takes nobody else for silent.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import checks
+from atomr_mp.protocol.own_time import LOOK_S, STEP_S, OwnTime
 
 
 class Timer:
@@ -42,7 +47,9 @@ class Loop:
         self._afterwards: list[Callable[[], object]] = []
         self._signals: dict[int, Callable[[], None]] = {}
         self._signal_pipe: Final = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._stopped = False
+        self._runs = self._stopped = False
+        self._own: Final = OwnTime(time.monotonic())
+        self._paused: Callable[[float], object] = lambda _: None
         self.watch(self._signal_pipe[0], select.EPOLLIN, self._on_signal)
 
     def watch(self, descriptor: int, events: int, call: Callable[[int], None]) -> None:
@@ -61,10 +68,20 @@ class Loop:
             self._epoll.unregister(descriptor)
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        """Call `call()` once `delay_s` has passed."""
+        """Call `call()` once `delay_s` of this process's own time has passed."""
         timer = Timer(call)
-        heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._order), timer))
+        heapq.heappush(self._timers, (self.own_s + delay_s, next(self._order), timer))
         return timer
+
+    @property
+    def own_s(self) -> float:
+        """This process's own time; how long another has been silent is counted by it. Looks at the clock."""
+        self._look()
+        return self._own.now_s
+
+    def on_pause(self, call: Callable[[float], object]) -> None:
+        """Call `call(seconds)` whenever the running loop did not look for so long, which its own time leaves out."""
+        self._paused = call
 
     def call_afterwards(self, call: Callable[[], object]) -> None:
         """Call `call()` when everything else of this round is done: also before the first round, and after the last."""
@@ -78,9 +95,12 @@ class Loop:
 
     def run(self) -> None:
         """Run until `stop`."""
+        self._look()
+        self._runs = True
         while not self._stopped:
             self._run_afterwards()
-            seen = self._epoll.poll(self._until_next_timer())
+            # A wait that a stop has interrupted comes back without what has come in meanwhile.
+            seen = self._epoll.poll(self._until_next_timer()) or self._epoll.poll(0)
             self._new.clear()
             for descriptor, events in seen:
                 call = self._calls.get(descriptor)  # an earlier call of this round may have forgotten it
@@ -105,10 +125,16 @@ class Loop:
     def _until_next_timer(self) -> float:
         while self._timers and self._timers[0][2].call is None:
             heapq.heappop(self._timers)
-        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else -1
+        return min(LOOK_S, max(0.0, self._timers[0][0] - self.own_s)) if self._timers else -1
+
+    def _look(self) -> None:
+        """Count the own time, and tell of a pause."""
+        left_out_s = self._own.look(time.monotonic())
+        if left_out_s and self._runs:
+            self.call_afterwards(lambda: self._paused(left_out_s + STEP_S))
 
     def _run_timers(self) -> None:
-        now = time.monotonic()
+        now = self.own_s
         while self._timers and self._timers[0][0] <= now:
             timer = heapq.heappop(self._timers)[2]
             if timer.call is not None:

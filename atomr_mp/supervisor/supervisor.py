@@ -203,6 +203,7 @@ class Supervisor:
         self._health.start()
         if self._notifier.watchdog_s:
             self._feed_watchdog()
+        self._loop.on_pause(self._was_paused)
         self._loop.run()
         if self._relay is not None:
             self._relay.close("the pool was stopped")
@@ -507,6 +508,16 @@ class Supervisor:
     def _summary(self) -> str:
         ready = sum(device.life.state is State.READY for device in self.devices)
         return f"{ready} of {counted(len(self.devices), 'device')} ready"
+
+    def _was_paused(self, seconds: float) -> None:
+        """Write the event of a pause of this process."""
+        if self._notifier.watchdog_s:
+            self._notifier.alive()  # its timer goes by the time in which this process ran
+        self._note(
+            "supervisor_paused",
+            f"the supervisor stood still for {seconds:.1f} s: stopped (SIGSTOP), frozen, or without the machine's time",
+            seconds=round(seconds, 1),
+        )
 
     def _feed_watchdog(self) -> None:
         self._notifier.alive()

@@ -23,6 +23,7 @@ from atomr_mp.process.files import beacon
 from atomr_mp.process.files.safedir import inode
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import session
+from atomr_mp.protocol.own_time import Patience
 from atomr_mp.protocol.tunnel.clock import PoolClock
 from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor, Incoming
@@ -32,6 +33,9 @@ QUEUE_BYTES: Final = 2**20
 
 ANEW_S: Final = 3.0
 """How long a living supervisor may take to make a socket anew that was removed: it looks once a second."""
+
+QUEUE_S: Final = 30.0
+"""How long to wait for a place in the queue of a supervisor that takes no connections."""
 
 DESCRIPTOR_BYTES: Final = 2**16
 """Bytes that a descriptor counts for while it waits for such a client, since a process has few descriptors."""
@@ -43,6 +47,10 @@ class SessionEnd(Protocol):
     @property
     def clock(self) -> PoolClock:
         """What is known of the pool's CLOCK_MONOTONIC."""
+
+    @property
+    def supervisor_pid(self) -> int:
+        """The process at the other end, 0 if it is not known."""
 
     def fileno(self) -> int:
         """Return the descriptor that says when to call `receive_waiting`."""
@@ -72,16 +80,34 @@ class SessionEnd(Protocol):
         """Close; may be called twice."""
 
 
+def receive_within(connection: SessionEnd, patience: Patience) -> session.FromSupervisor:
+    """Return the next message, waiting for it for as long as this patience lasts.
+
+    Raises:
+        PoolLost: The session has ended.
+        TimeoutError: Nothing came in time.
+        ProtocolError: The bytes are no message.
+    """
+    while True:
+        try:
+            return connection.receive(max(0.001, patience.wait_s))
+        except TimeoutError:
+            if not patience.left_s:
+                raise
+
+
 class SessionConnection:
     """A client's end, on the pool's machine.
 
     Args:
         connected: A connected stream socket; owned from here on.
+        supervisor_pid: The process at the other end, 0 if it is not known.
     """
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, supervisor_pid: int = 0) -> None:
         connected.setblocking(True)
         self._socket = connected
+        self.supervisor_pid: Final = supervisor_pid
         self._incoming: Incoming[session.FromSupervisor] = Incoming(
             connected, session.FROM_SUPERVISOR.decode, carrier_to_client
         )
@@ -91,12 +117,13 @@ class SessionConnection:
         """The pool's clock, which is this process's."""
 
     @classmethod
-    def connect(cls, path: Path, *, patient: bool = True) -> SessionConnection:
+    def connect(cls, path: Path, *, patient: bool = True, queue_s: float = QUEUE_S) -> SessionConnection:
         """Connect to a supervisor's socket.
 
         Args:
             path: The socket.
             patient: Wait, blocking, for a socket that was removed, and which a living supervisor makes anew.
+            queue_s: How long to wait for a supervisor that takes no connections, once its queue of them is full.
 
         Raises:
             PoolUnreachable: Nobody listens there.
@@ -104,8 +131,16 @@ class SessionConnection:
         """
         connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            _bound(connecting, queue_s)
             _connect(connecting, path, ANEW_S if patient else 0.0)
+            _bound(connecting, 0.0)
             listener = credentials(connecting)
+        except BlockingIOError as error:
+            connecting.close()
+            raise errors.PoolUnreachable(
+                f"the supervisor at {path} has taken no connection for {queue_s:.3g} s, and many wait for it: it is "
+                "stopped, busy or stuck; see `atomr-mp doctor`"
+            ) from error
         except OSError as error:
             connecting.close()
             raise errors.PoolUnreachable(f"no pool answers at {path} ({error.strerror})") from error
@@ -115,7 +150,7 @@ class SessionConnection:
                 f"a process of uid {listener.uid} listens at {path}, and we are uid {os.geteuid()}: it is not our "
                 "pool; connect as the user who started the pool, and see who may write the directories above"
             )
-        return cls(connecting)
+        return cls(connecting, listener.pid)
 
     def send(self, message: session.FromClient, descriptor: int | None = None) -> None:
         """Send a message; blocks only while the supervisor does not read. One thread at a time.
@@ -214,6 +249,12 @@ class SessionConnection:
         if messages is None:
             raise errors.PoolLost("the pool's supervisor has ended this session, or is gone")
         self._ready += messages
+
+
+def _bound(connecting: socket.socket, seconds: float) -> None:
+    """Bound the time that a blocking connect, or a send, may take; 0 for no bound."""
+    whole, part = divmod(round(seconds * 1e6), 1_000_000)
+    connecting.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", whole, part))
 
 
 def _connect(connecting: socket.socket, path: Path, anew_s: float) -> None:

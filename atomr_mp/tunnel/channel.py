@@ -209,13 +209,15 @@ class ClientChannel:
                     self._acknowledge()
             return payload
 
-    def keep(self, now_ns: int) -> None:
+    def keep(self, now_ns: int, paused_ns: int = 0) -> None:
         """Take in all that has come, and do what is due for another connection. Thread-safe.
 
         Args:
             now_ns: CLOCK_MONOTONIC.
+            paused_ns: How long this process has not run before; that is no time in which the relay could be reached.
         """
         with self._lock:
+            self._cut_ns = min(now_ns, self._cut_ns + paused_ns)
             if self._state is ChannelState.ENDED:
                 return
             rang = self._bell.rings

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from atomr_mp.protocol.own_time import OwnTime
 from atomr_mp.tunnel.forks import drop_in_child
 
 LOOK_NS: Final = 500_000_000
@@ -39,8 +40,8 @@ class Keepable(Protocol):
     def awaited(self) -> int | None:
         """The descriptor that speaks when `keep` is to be called, while a connection comes about."""
 
-    def keep(self, now_ns: int) -> None:
-        """Take the next step that is due."""
+    def keep(self, now_ns: int, paused_ns: int) -> None:
+        """Take the next step that is due, after this process has not run for `paused_ns`."""
 
 
 class ChannelKeeper:
@@ -94,14 +95,16 @@ class ChannelKeeper:
             os.close(wake)
 
     def _run(self) -> None:
+        own = OwnTime(time.monotonic())
         while True:
             channels = self._living()
             if not channels:
                 return
             now_ns = time.monotonic_ns()
+            paused_ns = int(own.look(now_ns / 1e9) * 1e9)
             for channel in channels:
                 try:
-                    channel.keep(now_ns)
+                    channel.keep(now_ns, paused_ns)
                 except Exception:  # noqa: BLE001 - the others are kept on
                     _LOG.exception("a channel to the pool's relay is not kept")
             self._wait(channels)

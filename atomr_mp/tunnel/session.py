@@ -15,6 +15,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import session
+from atomr_mp.protocol.own_time import Patience
 from atomr_mp.protocol.tunnel.clock import PoolClock
 from atomr_mp.protocol.tunnel.session_story import SessionStory
 from atomr_mp.tunnel.channel import ClientChannel
@@ -47,6 +48,7 @@ class CarriedSession:
         self, opens: Callable[[], ClientChannel], endpoint: str, clock: PoolClock, connect_s: float = CONNECT_S
     ) -> None:
         self._opens = opens
+        self.supervisor_pid: Final = 0  # of another machine
         self._lock = threading.Lock()
         """Held to use the channel, never while waiting."""
         self._story: Final = SessionStory()
@@ -103,15 +105,16 @@ class CarriedSession:
                     return
             self._wait(LOOK_S)
 
-    def keep(self, now_ns: int) -> None:
+    def keep(self, now_ns: int, paused_ns: int = 0) -> None:
         """See to its channel, and to another one after its relay's end, however little it is used. Thread-safe.
 
         Args:
             now_ns: CLOCK_MONOTONIC.
+            paused_ns: How long this process has not run before.
         """
         with self._lock:
             channel = self._channel
-        channel.keep(now_ns)
+        channel.keep(now_ns, paused_ns)
         with self._lock, contextlib.suppress(errors.ProtocolError):  # whoever reads finds it
             if self._channel.over or self._story.away:
                 self._fill()
@@ -221,14 +224,14 @@ class CarriedSession:
 
     def _wait_opened(self, endpoint: str, connect_s: float) -> None:
         """Wait for the relay's word."""
-        until_s = time.monotonic() + connect_s
+        patience = Patience(connect_s, time.monotonic)
         while self._unopened():
             channel = self._channel
             if channel.refused:
                 raise errors.NotAuthorized("the pool does not admit this key: `atomr-mp keys admit` it there")
             if channel.ended:
                 raise channel.error or errors.PoolUnreachable(f"the relay at {endpoint} has ended the connection")
-            if time.monotonic() > until_s:
+            if not patience.left_s:
                 raise errors.PoolUnreachable(
                     f"no relay answers at {endpoint} within {connect_s:g} s: check that the pool listens there "
                     "(`listen`), that no firewall is between, and that the key file has this server's key"

@@ -26,6 +26,7 @@ from atomr_mp.client.worlds.known_worlds import KnownWorlds
 from atomr_mp.protocol import token
 from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.messages import devices, session, suspects
+from atomr_mp.protocol.own_time import Patience
 from atomr_mp.transport.data import Login
 from atomr_mp.transport.session import SessionEnd
 
@@ -153,7 +154,7 @@ class PoolSession:
             PoolLost: The supervisor went away.
             OutOfMemory: This process may open no more files.
         """
-        until = time.monotonic() + timeout_s
+        patience = Patience(timeout_s, time.monotonic)
         try:
             heard = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # another thread may read the awaited event
         except OSError as error:
@@ -170,10 +171,9 @@ class PoolSession:
                     return True
                 if self.lost is not None:
                     raise self.lost.again(maybe_executed=True)
-                left_s = until - time.monotonic()
-                if left_s <= 0:
+                if not patience.left_s:
                     return False
-                interrupts.wait(poll.poll, min(left_s, LONGEST_WAIT_S) * 1000)
+                interrupts.wait(poll.poll, patience.wait_s * 1000)
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(heard)
         finally:

@@ -142,7 +142,7 @@ class RunDirectory:
         if not supervisor.alive():
             raise errors.PoolUnreachable(
                 f"no pool runs at {path}: its supervisor (pid {supervisor.pid}) was killed and left the "
-                "directory behind, or runs in another container; `atomr-mp start` will clean up"
+                "directory behind, or runs in another container; the next start there cleans up"
             )
         return cls(path, supervisor)
 

@@ -16,6 +16,7 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp.pool import Pool
 from atomr_mp.process.notify import Notifier
+from atomr_mp.protocol.own_time import OwnTime
 from atomr_mp.serve.server_log import tell
 
 ASK_EVERY_S: Final = 2.0
@@ -70,13 +71,15 @@ class SupervisorWatch:
     async def keep_watching(self) -> None:
         """Watch until this task is cancelled."""
         loop = asyncio.get_running_loop()
-        watched, silence = self._pool(), Silence(loop.time())
+        own = OwnTime(loop.time(), 2 * ASK_EVERY_S)
+        watched, silence = self._pool(), Silence(own.now_s)
         asked: asyncio.Future[bool] | None = None
         every_s = ASK_EVERY_S
         if limit_s := self._notifier.watchdog_s:
             every_s = min(every_s, limit_s / 2)
         while True:
-            pool, now_s = self._pool(), loop.time()
+            own.look(loop.time())
+            pool, now_s = self._pool(), own.now_s
             if pool is not watched or pool is None or pool.lost is not None:  # its end is told elsewhere
                 watched, silence, asked = pool, Silence(now_s), None
             elif asked is not None and asked.done():

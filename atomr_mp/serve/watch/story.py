@@ -19,7 +19,7 @@ BAD: Final = frozenset(
         *("board", "circuit_open", "end", "fault", "relay_end", "relay_hung", "hung", "poison_request"),
         "import_barred",
         *("quarantined", "reload_failed", "resident_corrupt", "sick", "standby_failed", "unkillable", "violation"),
-        *("world_broken", "world_waits"),
+        *("supervisor_paused", "world_broken", "world_waits"),
     }
 )
 

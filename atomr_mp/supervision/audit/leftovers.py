@@ -51,12 +51,15 @@ class Unsupervised:
         pid = self._observed.supervisor
         match self._supervision:
             case Supervision.SILENT:
-                what = f"the supervisor, pid {pid}, does not answer"
-                remedy = f"`kill -CONT {pid}` if it was stopped; `kill -9 {pid}` ends the pool"
-                return Finding(State.UNACCOUNTED, "supervisor", what, remedy, pid=pid)
+                process = self._observed.processes.get(pid)
+                still = None if process is None else process.standstill
+                why = "busy or stuck" if still is None else still.why
+                what = f"the supervisor, pid {pid}, does not answer: it is {why}"
+                remedy = f"look at the machine's load; `py-spy dump --pid {pid}`" if still is None else still.remedy
+                return Finding(State.UNWELL, "supervisor", what, f"{remedy}; `kill -9 {pid}` ends the pool", pid=pid)
             case Supervision.KILLED:
                 what = f"the supervisor, pid {pid}, was killed"
-                return Finding(State.HELD, "supervisor", what, "`atomr-mp start` cleans up", pid=pid)
+                return Finding(State.HELD, "supervisor", what, "the next start here cleans up", pid=pid)
             case _:
                 return Finding(State.OK, "supervisor", "none runs here; if there was one, it has ended in order")
 
@@ -64,6 +67,9 @@ class Unsupervised:
         what = f"pid {process.pid} ({process.command}) is the pool's"
         if self._silent:
             what = f"{what}: {descriptors(process)}"
+            if (still := process.standstill) is not None:
+                what, remedy = f"{what}; it is {still.why}", still.remedy
+                return Finding(State.UNWELL, "process", what, remedy, since=process.since, pid=process.pid)
             return Finding(State.OK, "process", what, since=process.since, pid=process.pid)
         return Finding(
             State.UNACCOUNTED, "process", what, f"`kill -9 {process.pid}`", since=process.since, pid=process.pid

@@ -42,7 +42,7 @@ class Process(NamedTuple):
     mapped: frozenset[int] = frozenset()
     """Inodes of slabs that it has mapped."""
     standstill: Standstill | None = None
-    """Why it does not run although it lives, if it is marked."""
+    """Why it does not run although it lives, if it is marked or the supervisor."""
 
 
 class Socket(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import select
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -55,7 +54,7 @@ class HealthWatch:
         """The GPU memory of processes, by GPU and pid, as last reported."""
         self.links: Final[dict[tuple[int, int], GpuLink]] = {}
         """How GPUs reach each other, by pair."""
-        self._heard_s = time.monotonic()
+        self._heard_s = loop.own_s
         self._again_s = AGAIN_S
         self._ours: socket.socket | None = None
 
@@ -93,14 +92,14 @@ class HealthWatch:
         if gpu not in self._uuids:
             return []
         notes = [self._notes[gpu]] if gpu in self._notes else []
-        silent_s = time.monotonic() - self._heard_s
+        silent_s = self._loop.own_s - self._heard_s
         if silent_s > SILENT_S:
             notes.append(f"the driver has told nothing of the GPU's health for {silent_s:.0f} s; does `nvidia-smi`?")
         return notes
 
     def taken_bytes(self, device: int, pid: int) -> int | None:
         """Return the GPU memory of a device's process, as reported some seconds ago; None if the driver is silent."""
-        if time.monotonic() - self._heard_s > SILENT_S:
+        if self._loop.own_s - self._heard_s > SILENT_S:
             return None
         return self._taken.get(self._devices[device].gpu, {}).get(pid)
 
@@ -115,7 +114,7 @@ class HealthWatch:
             if not packet:
                 self._loop.forget(self._ours.fileno())
                 return
-            self._heard_s, self._again_s = time.monotonic(), AGAIN_S
+            self._heard_s, self._again_s = self._loop.own_s, AGAIN_S
             try:
                 report = FROM_HEALTH.decode(packet)
             except errors.ProtocolError:

@@ -6,7 +6,6 @@ import ipaddress
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -183,7 +182,7 @@ class RelayKeeper:
                 self._have_listen()
         processes = [process for process in (self._serving, self._standby) if process is not None]
         for process in processes:
-            lived_s = time.monotonic() - process.listens_since
+            lived_s = self._loop.own_s - process.listens_since
             process.send(relay.RelayStops(why, self._starts > 1 and lived_s < BACK_S))
         for process in processes:
             process.wait_stopped()
@@ -193,7 +192,7 @@ class RelayKeeper:
         """Kill a relay whose loop does not turn."""
         self._watching = self._loop.call_later(LOOK_S, self._watch)
         serving = self._serving
-        if serving is not None and time.monotonic() - serving.heard_at > QUIET_S:
+        if serving is not None and self._loop.own_s - serving.heard_at > QUIET_S:
             self._note("relay_hung", f"the relay has said nothing for {QUIET_S:g} s, and is killed", {})
             serving.kill()
 
@@ -211,7 +210,7 @@ class RelayKeeper:
         self._reading.clear()
         if self._stopping:
             return
-        lived_s = time.monotonic() - process.listens_since
+        lived_s = self._loop.own_s - process.listens_since
         well = lived_s > (WELL_S if self._standby is None else WELL_WITH_STANDBY_S)
         self._again_s = 0.0 if well or (not self._again_s and self._starts == 1) else max(FIRST_AGAIN_S, self._again_s)
         delay_s = self._again_s

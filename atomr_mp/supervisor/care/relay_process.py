@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import select
 import socket
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -52,9 +51,9 @@ class RelayProcess:
         self._tell = take
         self._tell_end = ended
         self.listens_since = 0.0
-        """Time of the monotonic clock at which it was ordered to listen; 0 while it stands by."""
+        """When it was ordered to listen, by the loop's own time; 0 while it stands by."""
         self.heard_at = 0.0
-        """Time of its last message, or of the order to listen."""
+        """When its last message was read, or it was ordered to listen, by the loop's own time."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         given = msgspec.structs.replace(settings, control=theirs.fileno())
         before = helpers.pids
@@ -76,7 +75,7 @@ class RelayProcess:
 
     def listen(self) -> None:
         """Have it listen, as soon as it is ready."""
-        self.listens_since = self.heard_at = time.monotonic()
+        self.listens_since = self.heard_at = self._loop.own_s
         self.send(relay.RelayListens())
 
     def send(self, message: relay.ToRelay) -> None:
@@ -137,7 +136,7 @@ class RelayProcess:
                 return False
             if not packet:
                 return False
-            self.heard_at = time.monotonic()
+            self.heard_at = self._loop.own_s
             try:
                 self._tell(relay.FROM_RELAY.decode(packet))
             except errors.ProtocolError:

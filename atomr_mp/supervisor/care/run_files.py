@@ -7,7 +7,6 @@ are compared with what is held open, once a second and when a client cannot conn
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -106,9 +105,9 @@ class RunFiles:
             self._lost(f"its run directory was replaced: {error.message}")
         except OSError as error:  # a full disk, for one; calls go on meanwhile
             if not self._failing_since:
-                self._failing_since = time.monotonic()
+                self._failing_since = self._loop.own_s
                 _LOG.warning("files of the run directory are missing and cannot be made anew yet: %s", error)
-            elif time.monotonic() - self._failing_since > GIVE_UP_S and inode(self._run_dir.path) is None:
+            elif self._loop.own_s - self._failing_since > GIVE_UP_S and inode(self._run_dir.path) is None:
                 self._lost(f"its run directory is gone and cannot be made anew: {error}")
         else:
             self._failing_since = 0.0
@@ -141,8 +140,8 @@ class RunFiles:
                 self._told.pop(key, None)
                 continue
             due, delay_s = self._told.get(key, (0.0, AGAIN_S))
-            if time.monotonic() >= due:
-                self._told[key] = time.monotonic() + delay_s, 2 * delay_s
+            if self._loop.own_s >= due:
+                self._told[key] = self._loop.own_s + delay_s, 2 * delay_s
                 worker.tell(control.Rebind())
                 found.append(path.name)
         return found

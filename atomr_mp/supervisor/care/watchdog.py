@@ -82,6 +82,8 @@ class _DeviceWatch:
         """Its board was not believed at the last look."""
         self._asked: Incarnation | None = None
         """The worker that was asked for its stacks."""
+        self._asked_s = 0.0
+        """When it was asked, by the loop's own time."""
 
     def look(self) -> None:
         worker = self._device.roles.active
@@ -114,7 +116,7 @@ class _DeviceWatch:
         board = worker.board
         board.clear_stack()
         board.release()
-        asked_ns = time.monotonic_ns()
+        asked_ns, self._asked_s = time.monotonic_ns(), self._loop.own_s
         _signal(worker, STACK_SIGNAL)
         self._loop.call_later(WRITING_S, lambda: self._hear(worker, entry, asked_ns, ""))
 
@@ -134,7 +136,7 @@ class _DeviceWatch:
         board = worker.board
         try:
             text, answers = board.stack(), board.answered_ns >= asked_ns
-            waited_s = (time.monotonic_ns() - asked_ns) / 1e9
+            waited_s = self._loop.own_s - self._asked_s
             surveyed = not board.surveyed_ns or board.surveyed_ns >= asked_ns
             whole = (answers and surveyed) or (text and text == before and waited_s >= ANSWER_S)
             if not whole and waited_s < STACK_S:

@@ -7,7 +7,6 @@ to do, as its board says, or a second later. A second fault within that time cos
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -47,7 +46,7 @@ class Settling:
     def begin(self) -> None:
         """Begin this time: a standby takes over, or is about to."""
         if self._timer is None:
-            self._until_s = time.monotonic() + SETTLE_S
+            self._until_s = self._loop.own_s + SETTLE_S
             self._timer = self._loop.call_later(LOOK_S, self._look)
 
     def afterwards(self, call: Callable[[], object]) -> None:
@@ -69,7 +68,7 @@ class Settling:
     def _look(self) -> None:
         worker = self._roles.active
         board = None if worker is None else worker.live_board.read()
-        if board is not None and board.queue_depth and time.monotonic() < self._until_s:
+        if board is not None and board.queue_depth and self._loop.own_s < self._until_s:
             self._timer = self._loop.call_later(LOOK_S, self._look)
         else:
             self.end()

@@ -281,7 +281,7 @@ class Cuts(RuleBasedStateMachine):
         """The relay looks which connections have ended."""
         for wire in self.wires.values():
             wire.gone = wire.gone or wire.cut
-        self.relay.look()
+        self.relay.look(self.now_ns / 1e9)
 
     @rule()
     def time_passes(self) -> None:
@@ -333,7 +333,7 @@ class Cuts(RuleBasedStateMachine):
                 assert named.channel.over
                 assert not named.channel.connected
                 self.relay.grace_s = -1.0
-                self.relay.look()
+                self.relay.look(self.now_ns / 1e9)
             assert not self.relay._by_name
         finally:
             self.channel.close()

@@ -118,7 +118,7 @@ def test_a_client_learns_whether_a_pool_was_never_there_was_stopped_or_was_kille
     with holder(path) as supervisor:
         supervisor.kill()
         supervisor.wait()
-        with pytest.raises(errors.PoolUnreachable, match=f"pid {supervisor.pid}.* will clean up"):
+        with pytest.raises(errors.PoolUnreachable, match=f"pid {supervisor.pid}.* the next start there cleans up"):
             RunDirectory.open(path)
 
 

@@ -22,6 +22,11 @@ class Timers:
         """Return the time."""
         return self.now_s
 
+    @property
+    def own_s(self) -> float:
+        """The time."""
+        return self.now_s
+
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Any:
         """Keep a call."""
         timer = SimpleNamespace(call=call)
@@ -51,9 +56,8 @@ class Promoted:
 class Scene:
     """A promotion, and what was done in its order."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.timers: Final = Timers()
-        monkeypatch.setattr("atomr_mp.supervisor.device.settling.time.monotonic", self.timers.monotonic)
         self.done: list[str] = []
         self.worker: Final = Promoted()
         self.roles: Any = SimpleNamespace(active=self.worker)
@@ -63,9 +67,9 @@ class Scene:
 
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+def scene() -> Scene:
     """A promotion has just begun, and something waits for its end."""
-    made = Scene(monkeypatch)
+    made = Scene()
     assert not made.settling.lasts
     made.settling.begin()
     made.settling.afterwards(lambda: made.done.append("kill"))

@@ -22,7 +22,7 @@ class Kept:
         """No descriptor."""
         return None
 
-    def keep(self, _now_ns: int) -> None:
+    def keep(self, _now_ns: int, _paused_ns: int) -> None:
         """Note it."""
         self.looked.set()
 
@@ -35,9 +35,9 @@ class Closing(Kept):
         """Fail as a closed descriptor does."""
         raise ValueError("I/O operation on closed epoll object")
 
-    def keep(self, now_ns: int) -> None:
+    def keep(self, now_ns: int, paused_ns: int) -> None:
         """Fail too."""
-        super().keep(now_ns)
+        super().keep(now_ns, paused_ns)
         raise OSError
 
 

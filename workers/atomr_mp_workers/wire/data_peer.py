@@ -90,9 +90,13 @@ class DataPeer(Connection):
             self._moved_s = time.monotonic()
 
     def pause(self) -> float:
-        """Receive no messages until all queued bytes have left; return the seconds since some left last."""
-        now_s = time.monotonic()
+        """Receive no messages until all queued bytes have left; return the seconds since some left last.
+
+        First the kernel is given what it takes: this process may have been stopped, and not the client.
+        """
         with self._lock:
+            self.advance()
+            now_s = time.monotonic()
             if not self._unsent:  # they have just left
                 return 0.0
             if not self._paused:
