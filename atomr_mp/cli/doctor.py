@@ -28,8 +28,8 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         help="look for processes, memory and files that a pool should not have, or lacks",
         description="Looks at processes, descriptors, shared memory, sockets and the GPUs' processes from outside, and "
         "compares them with what the supervisor believes; also where that was killed. Each line is `ok`; `held`, which "
-        "a living process still has; `unaccounted`; or `unwell`, a stopped process, a silent supervisor or a world that "
-        "is not ready. Differences are looked at again for some seconds.",
+        "a living process still has; `unaccounted`; or `unwell`, a stopped process, a silent supervisor or a world "
+        "that is not ready. Differences are looked at again for some seconds.",
         epilog="Exit status: 0 it has looked; 1 something is unwell, or with --leaks anything is unaccounted for; 2 it "
         "could not look.",
     )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from atomr_mp.client.reply import Reply
     from atomr_mp.pool import Pool
+    from atomr_mp.protocol.messages.devices import DeviceInfo
     from atomr_mp.world import World
 
 DEADLINE_S: Final = 5.0
@@ -103,6 +104,20 @@ def ask(pool: Pool, until: float) -> dict[int, str]:
     for index, reply in replies.items():
         failed = reply.exception()
         if failed is not None:
-            info = pool.devices[index]
-            failures[index] = f"{failed} (it is {info.state.value}{': ' if info.reason else ''}{info.reason})"
+            failures[index] = _why(failed, pool.devices[index])
     return failures
+
+
+def _why(failed: BaseException, info: DeviceInfo) -> str:
+    """Return why a device has not answered, in words."""
+    from atomr_mp.process.scheduling import standstill
+    from atomr_mp.protocol.messages.devices import DeviceState
+
+    state = f"it is {info.state.value}{': ' if info.reason else ''}{info.reason}"
+    if not isinstance(failed, errors.DeadlineExceeded):
+        return f"{failed} ({state})"
+    if info.pid and (still := standstill(info.pid)) is not None:
+        return str(still)
+    if info.state is not DeviceState.READY:
+        return state
+    return f"its worker (pid {info.pid}) is ready and does not answer in time: it is busy with a method, or stuck"

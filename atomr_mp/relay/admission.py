@@ -32,6 +32,8 @@ class AdmittedKeys:
         """What the file of the keys was like when it was read."""
         self.refused = 0
         """Number of handshakes that were refused."""
+        self.refused_from = ""
+        """Where the last of them came from."""
 
     def read(self) -> None:
         """Read the admitted keys.
@@ -78,4 +80,5 @@ class AdmittedKeys:
         if key and key in self._admitted:
             return [ZAP_VERSION, number, b"200", b"OK", key.encode(), b""]
         self.refused += 1
+        self.refused_from = request[3].decode(errors="replace")
         return [ZAP_VERSION, number, b"400", b"this key is not admitted", b"", b""]

@@ -19,6 +19,7 @@ from atomr_mp.relay.admission import AdmittedKeys
 from atomr_mp.relay.channels import RelayChannels
 from atomr_mp.relay.control import RelayControl
 from atomr_mp.relay.probe import check_refuses
+from atomr_mp.relay.refusals import Refusals
 from atomr_mp.relay.router import RelayRouter
 from atomr_mp.remote.curve import check_library
 from atomr_mp.remote.keys import ServerKeys, read_server
@@ -63,6 +64,7 @@ class Relay:
         self._full = False
         """Whether hardly any descriptor is left."""
         self._told: relay.RelayFigures | None = None
+        self._refusals: Final = Refusals()
         self._channels: Final = RelayChannels(
             self._loop,
             self._send,
@@ -167,6 +169,9 @@ class Relay:
                 self._channels.revoke()
         self._channels.look(self._loop.own_s)
         self._tell_figures()
+        admission, now_s = self._admission, self._loop.own_s
+        if text := self._refusals.look(admission.refused, admission.refused_from, self._channels.refused, now_s):
+            self._control.tell(relay.RelayEvent("remote_refused", text))
         self._control.tell(relay.RelayAlive())
         self._loop.call_later(TICK_S, self._tick)
 

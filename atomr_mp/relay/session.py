@@ -194,7 +194,7 @@ class SessionChannel(RelayChannel):
         except (OSError, errors.ProtocolError):
             messages = None
         if messages is None:
-            self.end(errors.PoolLost("the pool's supervisor is gone, or has ended this session"))
+            self.end(errors.PoolLost("the pool's supervisor has gone without a word, as one that was killed"))
         else:
             self._pass_down([self._translate(message) for message in messages])
 

@@ -247,7 +247,10 @@ class SessionConnection:
         except OSError as error:
             raise errors.PoolLost(f"the pool's supervisor is gone ({error.strerror})") from error
         if messages is None:
-            raise errors.PoolLost("the pool's supervisor has ended this session, or is gone")
+            raise errors.PoolLost(
+                "the pool's supervisor has gone without a word, as one that was killed: start the pool, or connect "
+                "again once it runs (`atomr-mp status`)"
+            )
         self._ready += messages
 
 

@@ -483,7 +483,8 @@ class Soak:
 
 def _made(observer: OperatorSession) -> int:
     """Return how many processes there are that workers are, or come from: helpers come and go."""
-    return sum(each.role != "helper" for each in observer.inventory().processes)
+    processes = observer.inventory().processes
+    return sum(each.device is not None or each.role in {"zygote", "reserve"} for each in processes)
 
 
 def _between_events(pool: atomr_mp.Pool) -> Census:

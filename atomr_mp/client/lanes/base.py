@@ -726,12 +726,12 @@ def _too_late(reply: Reply, reason: str = "") -> errors.DeadlineExceeded:
     elif reply.may_have_run:
         why = "it was not sent again after its worker had ended"
     elif isinstance(reply, GANGS) and reply.state is ReplyState.WAITING:
-        why = f"it was never sent: the world {reply.world} had no ready epoch for this client"
+        why = f"it was not sent: the world {reply.world} had no ready epoch for this client"
         why += f" ({reason})" if reason else ""
     elif reply.state is ReplyState.BACKLOG:
-        why = "it was never sent: there was no room in the window"
+        why = "it was not sent: this client's earlier calls to the device had no answer yet, and filled its window"
     else:
-        why = "it was never sent"
+        why = "it was not sent: no worker has taken it, as while a device starts, or its worker stands still"
     return errors.DeadlineExceeded(f"no answer to {reply.method} within its deadline; {why}")
 
 

@@ -341,8 +341,11 @@ class PoolSession:
             case session.Goodbye(error):
                 self.workers_live = error.code != errors.PoolLost.code
                 lost = error.error()
-                if not isinstance(lost, errors.SessionLost):
-                    lost = errors.PoolLost(f"the supervisor ended this session: {error.message}")
+                if not isinstance(lost, errors.PoolLost):
+                    lost = errors.PoolLost(
+                        f"the supervisor has ended this client's session, since {error.message}; the pool goes on: "
+                        "mend that, and connect again"
+                    )
                 self.lose(lost)
 
     def _publish(self, message: session.DeviceChanged | session.IncarnationEnded) -> None:

@@ -435,7 +435,8 @@ class ProcessHeld(Message, frozen=True):
 
     role: Name
     """`worker`, `standby`, `predecessor` (a standby has taken its place), `stuck` (killed, and not ended), `zygote`,
-    `reserve` (made ahead), `helper`, or `process from before the pool` (not started by the supervisor)."""
+    `reserve` (made ahead), `relay`, `standby relay`, the name of a helper (`metrics server`, `gpu monitor`), or
+    `process from before the pool` (not started by the supervisor)."""
     pid: U32
     start_ticks: U64
     """Field 22 of /proc/PID/stat: a later process of this pid has another."""

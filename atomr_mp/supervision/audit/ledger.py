@@ -440,7 +440,8 @@ def _worker_of_socket(name: str) -> Worker | None:
 
 def _role(held: ProcessHeld) -> str:
     if held.device is None:
-        return {"zygote": "the zygote", "reserve": "a process made ahead"}.get(held.role, f"a {held.role}")
+        article = "a" if held.role.startswith("process ") else "the"
+        return "a process made ahead" if held.role == "reserve" else f"{article} {held.role}"
     return f"the {held.role} of {worker_name(_key(held))}"
 
 

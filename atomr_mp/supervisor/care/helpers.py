@@ -28,11 +28,17 @@ class Helpers:
         self._loop = loop
         self._running: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
         """With their pidfds, by pid."""
+        self._names: dict[int, str] = {}
 
     @property
     def pids(self) -> set[int]:
         """Processes that have to be reaped here."""
         return set(self._running)
+
+    @property
+    def names(self) -> dict[int, str]:
+        """What each of them is, by pid: "relay", "metrics server"."""
+        return {pid: self._names[pid] for pid in self._running}
 
     def start(
         self,
@@ -72,6 +78,7 @@ class Helpers:
             raise
         oom.offer(popen.pid)
         self._running[popen.pid] = popen, pidfd
+        self._names[popen.pid] = module.rpartition(".")[2].replace("_", " ")
 
         def over(_events: int) -> None:
             self._forget(popen.pid)
@@ -141,6 +148,7 @@ class Helpers:
 
     def _forget(self, pid: int) -> None:
         popen, pidfd = self._running.pop(pid)
+        del self._names[pid]
         self._loop.forget(pidfd)
         os.close(pidfd)
         try:

@@ -35,6 +35,7 @@ def take_inventory(
 ) -> operators.Inventory:
     """Return it, under no id yet."""
     descriptors = [*sessions.descriptors, *residents.descriptors, *worlds.descriptors]
+    standby = 0 if remote is None else remote.standby_pid
     held, memfds = sessions.held(), sorted({os.fstat(each).st_ino for each in descriptors})
     return operators.Inventory(
         id=0,
@@ -42,7 +43,10 @@ def take_inventory(
         backend=backend,
         processes=[
             *(_worker(each, worker) for each in devices for worker in (*each.roles.all, *each.quarantine.stuck)),
-            *(operators.ProcessHeld("helper", pid, start_ticks(pid)) for pid in sorted(helpers.pids)),
+            *(
+                operators.ProcessHeld("standby relay" if pid == standby else name, pid, start_ticks(pid))
+                for pid, name in sorted(helpers.names.items())
+            ),
             *(
                 operators.ProcessHeld("process from before the pool", pid, start_ticks(pid))
                 for pid in sorted(strangers)

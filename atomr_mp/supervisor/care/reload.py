@@ -205,7 +205,9 @@ class Reload:
         if self._over:
             return
         if error is not None:
-            self._stop_at(exchange.device, "the reload stopped before device", error)
+            self._stop_at(
+                exchange.device, "the reload stopped before device", error, "; the device keeps its old worker"
+            )
             return
         exchange.is_set_up = True
         if all(each.is_set_up for each in self._now):
@@ -227,12 +229,12 @@ class Reload:
             lost: Why it does not start, if that is known.
             after: What has become of the device.
         """
-        left = len(self._left) - 1
-        code = f"{counted(left, 'other device')} keep{'s' if left == 1 else ''} the old code"
-        if self._replaced:
-            code += f", {self._replaced} {'has' if self._replaced == 1 else 'have'} the new"
-        why = lost.message if lost else device.life.reason
-        self._give_up(_like(lost, f"{where} {device.index}, {code}: {why}{after}"))
+        left, new = len(self._left) - 1, self._replaced
+        others = [f"{counted(new, 'device')} {'has' if new == 1 else 'have'} the new code"] if new else []
+        others += [f"{counted(left, 'other device')} keep{'s' if left == 1 else ''} the old code"] if left else []
+        why = (lost.message if lost else device.life.reason).rstrip(".")
+        text = f"{where} {device.index}, whose new worker does not start: {why}{after}"
+        self._give_up(_like(lost, "; ".join([text, *others])))
 
     def _give_up(self, error: errors.AtomrError) -> None:
         self._over = True

@@ -108,15 +108,16 @@ class Deaths:
         """A process has sent bytes that are no message."""
         self.failed(worker, errors.SetupFailed(f"the worker broke the protocol: {error}"))
 
-    def failed(self, worker: Incarnation, fault: errors.AtomrError, *, settled: bool = False) -> None:
+    def failed(self, worker: Incarnation, fault: errors.AtomrError, *, settled: bool = False, word: str = "") -> None:
         """A process says that it ends, or has broken the protocol.
 
         Args:
             worker: The process.
             fault: Why.
             settled: It sends no more answers.
+            word: The fault in a word, if its code does not tell it.
         """
-        worker.parting.failed(fault)
+        worker.parting.failed(fault, word)
         if worker is self._roles.active:
             self._life.take(lambda: self._on_failed(worker, fault, settled=settled))
         else:  # at once, since a failed standby must not be promoted
@@ -287,7 +288,7 @@ class Deaths:
         else:
             worker.kill()
         if fault is not None and not isinstance(fault, errors.WorkerHung):  # which `hung` has told
-            self._log.note("fault", fault.message, code=fault.code)
+            self._log.note("fault", fault.message, code=worker.parting.word)
 
     def end(self) -> None:
         """`END`: report the fates of the active incarnation's requests, and release it."""

@@ -130,9 +130,7 @@ class IncarnationEnd:
             return "drain_timeout"
         if parting.wish:
             return parting.wish
-        if parting.fault is not None:
-            return parting.fault.code
-        return self._worker.cause.signal_name.lower() or "exit"
+        return parting.word or self._worker.cause.signal_name.lower() or "exit"
 
     @property
     def text(self) -> str:

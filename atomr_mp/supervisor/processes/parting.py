@@ -13,6 +13,7 @@ class Parting:
         self._drained = False
         self._late = ""
         self._fault: errors.AtomrError | None = None
+        self._word = ""
         self._hung_ns = 0
         self._retires = False
 
@@ -35,6 +36,11 @@ class Parting:
     def fault(self) -> errors.AtomrError | None:
         """The error of its end, from the process itself or by the supervisor's decision."""
         return self._fault
+
+    @property
+    def word(self) -> str:
+        """The fault in a word, for programs: its code, or the word of who has found it; empty without one."""
+        return self._word or ("" if self._fault is None else self._fault.code)
 
     @property
     def is_deadly(self) -> bool:
@@ -68,9 +74,14 @@ class Parting:
         """Its drain has passed its limit."""
         self._late = f" after it had not finished within {limit_s:g} s (drain_timeout_s)"
 
-    def failed(self, fault: errors.AtomrError) -> None:
-        """The process says why it ends, or has broken a rule; a later fault replaces an earlier one."""
-        self._fault = fault
+    def failed(self, fault: errors.AtomrError, word: str = "") -> None:
+        """The process says why it ends, or has broken a rule; a later fault replaces an earlier one.
+
+        Args:
+            fault: Why.
+            word: The same in a word, if the fault's code does not tell it.
+        """
+        self._fault, self._word = fault, word
 
     def retired(self, fault: errors.AtomrError) -> None:
         """Its board cannot be believed: it may finish its requests, and its end counts."""

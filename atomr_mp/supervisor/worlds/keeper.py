@@ -49,6 +49,14 @@ from atomr_mp.supervisor.worlds.files import ProcessFiles, StopFile
 from atomr_mp.supervisor.worlds.processes import WorldProcesses
 from atomr_mp.transport.descriptors import Descriptor
 
+STOPPED: Final = "was stopped by a signal (SIGSTOP)"
+"""The cause of a member's end that was stopped, whoever has noticed it."""
+
+WORD_OF_STOPPED: Final = "sigstop"
+WORD_OF_LATE: Final = "late"
+WORD_OF_UNFIT: Final = "unfit"
+"""Causes of members' ends in a word, as metrics and events have them."""
+
 LOOK_S: Final = 1.0
 """Time between two looks at where the members are."""
 
@@ -155,14 +163,12 @@ class WorldKeeper:
         while only streams are open.
         """
         members = self._members.members if self._members.state in _GOES_ON else ()
-        stopped = [
-            each for each in members if self._processes.is_stopped(self.plan.devices[each.rank], each.incarnation)
-        ]
+        stopped = [each for each in members if self._is_stopped(each)]
         self._stopped = {each: self._stopped.get(each, 0) + 1 for each in stopped}
         for member, looks in self._stopped.items():
             if (looks - 1) * LOOK_S >= self.plan.begin_timeout_s:
-                self._take(self._members.poisoned(*member, "was stopped by a signal"))
-                self._replace([member], f"its worker was stopped by a signal (world {self.plan.name})")
+                self._take(self._members.poisoned(*member, STOPPED))
+                self._replace([member], STOPPED, WORD_OF_STOPPED)
 
     def progress(self, now_s: float) -> operators.WorldProgress:
         """Look at the members' pages, and return where they are; `now_s` is by the monotonic clock."""
@@ -241,7 +247,7 @@ class WorldKeeper:
         if files is None:
             return
         if not files.keep_mailbox(mailbox):
-            self._replace([member], f"its mailbox came without its file descriptor (world {self.plan.name})")
+            self._replace([member], "made a mailbox whose file descriptor has not come", WORD_OF_UNFIT)
             return
         for other in [each for each in self._files if each.rank != rank]:
             for message, descriptor in self._mailbox(member):
@@ -297,7 +303,7 @@ class WorldKeeper:
                 if orders:
                     self._take(orders)
                     why = clip(message.reason, REASON_CHARS)
-                    self._replace([WorldMember(rank, generation)], f"its worker {why} (world {self.plan.name})")
+                    self._replace([WorldMember(rank, generation)], why, WORD_OF_UNFIT)
             case control.EpochLeft():
                 self._take(self._members.left(rank, generation, message.epoch, message.reason))
             case control.EpochBroken():
@@ -336,8 +342,9 @@ class WorldKeeper:
             return
         if message.late:
             late = self._members.members[message.rank]
-            self._take(self._members.poisoned(*late, message.reason))
-            self._replace([late], f"its worker is late: {message.reason} (world {self.plan.name})")
+            stopped = self._is_stopped(late)
+            self._take(self._members.poisoned(*late, STOPPED if stopped else message.reason))
+            self._replace([late], f"is late: {message.reason}", WORD_OF_LATE)
         else:
             rank = message.rank if message.rank >= 0 else None
             self._take(self._members.broken(message.epoch, message.reason, rank))
@@ -379,8 +386,8 @@ class WorldKeeper:
                 self._leave(epoch, members)
             case ReplaceMembers(epoch, members):
                 limit_s = JOIN_S if self._late == "joined" else LEAVE_S
-                what = f"epoch {epoch} of world {self.plan.name}"
-                self._replace(members, f"its worker has not {self._late} {what} within {limit_s:g} s")
+                what = f"epoch {epoch}"
+                self._replace(members, f"has not {self._late} {what} within {limit_s:g} s", WORD_OF_LATE)
             case FreeWorld():
                 self._cancel_timer()
                 self._free_stop()
@@ -422,9 +429,21 @@ class WorldKeeper:
         facts: dict[str, Scalar] = {"world": self.plan.name, "epoch": epoch, "rank": rank, "cause": cause.reason}
         self._note("world_broken", text, facts)
 
-    def _replace(self, members: Iterable[WorldMember], why: str) -> None:
-        for rank, generation in members:
-            self._processes.replace(self.plan.devices[rank], generation, why)
+    def _replace(self, members: Iterable[WorldMember], why: str, word: str) -> None:
+        """Have members replaced. The cause of one that is stopped is always that.
+
+        Args:
+            members: The members.
+            why: What they have done, or not: "has not joined".
+            word: The same in a word.
+        """
+        for member in members:
+            cause, in_a_word = (STOPPED, WORD_OF_STOPPED) if self._is_stopped(member) else (why, word)
+            text = f"its worker {cause} (world {self.plan.name})"
+            self._processes.replace(self.plan.devices[member.rank], member.incarnation, text, in_a_word)
+
+    def _is_stopped(self, member: WorldMember) -> bool:
+        return self._processes.is_stopped(self.plan.devices[member.rank], member.incarnation)
 
     def _publish(self) -> None:
         self._told = self.info

@@ -21,8 +21,8 @@ class WorldProcesses(Protocol):
     ) -> None:
         """Send a message to a process if it is there; the descriptor is the callee's."""
 
-    def replace(self, device: int, generation: int, why: str) -> None:
-        """Have a process replaced that does not do what it was asked."""
+    def replace(self, device: int, generation: int, why: str, word: str) -> None:
+        """Have a process replaced that does not do what it was asked; `word` says why to programs."""
 
     def state(self, device: int) -> str:
         """Return in words how a device is: "is starting"."""
@@ -54,12 +54,12 @@ class DeviceProcesses:
         elif descriptor is not None:
             descriptor.close()
 
-    def replace(self, device: int, generation: int, why: str) -> None:
-        """Have a process replaced that does not do what it was asked."""
+    def replace(self, device: int, generation: int, why: str, word: str) -> None:
+        """Have a process replaced that does not do what it was asked; `word` says why to programs."""
         found = self._devices[device]
         worker = found.roles.of(generation)
         if worker is not None:
-            found.deaths.failed(worker, errors.DeviceUnavailable(why, device=device))
+            found.deaths.failed(worker, errors.DeviceUnavailable(why, device=device), word=word)
 
     def state(self, device: int) -> str:
         """Return in words how a device is."""

@@ -81,7 +81,7 @@ def test_a_thread_waits_for_what_it_has_to_know_of_a_pool_that_starts(ledger: Le
     with early(ledger) as (pool, gate):
         with pytest.raises(errors.DeadlineExceeded, match="the pool was starting still"):
             pool.call("Starting.echo", 1, kwargs={"again": 2}, deadline_s=0.01)
-        with pytest.raises(errors.DeadlineExceeded, match="was never sent"):
+        with pytest.raises(errors.DeadlineExceeded, match="was not sent: no worker has taken it"):
             pool.call("Starting.echo", 1, deadline_s=0.01).result()
         gate.open()
         assert pool.call("Starting.echo", 1, kwargs={"again": 2}).result() == [1, 2]

@@ -183,6 +183,7 @@ def test_only_admitted_keys_connect(serving: served.Served, tmp_path: Path) -> N
         assert alice.call("Probe.echo", 1).result() == 1
     events = [str(each["text"]) for each in read_events(serving.pool.run_dir / "events.jsonl")]
     assert any("connects from 127.0.0.1" in text for text in events)
+    assert any("whose key is not admitted, the last from 127.0.0.1" in text for text in events)
     assert any("revoked" in text for text in events)
 
 

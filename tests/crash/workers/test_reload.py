@@ -155,7 +155,10 @@ def test_with_a_standby_a_version_that_does_not_start_takes_nothing_down(ledger:
     with ledger.start(versions.target, gpus=2, standby="hot") as pool:
         before = [(device.generation, device.pid, device.restarts) for device in pool.devices]
         for setup, why in (
-            ("raise ValueError('no such weights')", r"stopped before device 0, 1 other device keeps .*no such weights"),
+            (
+                "raise ValueError('no such weights')",
+                r"before device 0, .*such weights; .* keeps its old worker; 1 other device keeps",
+            ),
             ("import os; os._exit(3)", r"stopped before device 0, .*exited with status 3"),
         ):
             versions.write("broken", setup)
@@ -200,7 +203,7 @@ def test_a_version_that_does_not_start_stops_the_reload(ledger: Ledger, versions
     """The error is the new worker's, and says how far it came; the second device keeps the old code."""
     with ledger.start(versions.target, gpus=2, max_restarts=1, give_up=True) as pool:
         versions.write("broken", setup="raise ValueError('no such weights')")
-        with pytest.raises(errors.SetupFailed, match=r"stopped at device 0, 1 other device keeps .*weights"):
+        with pytest.raises(errors.SetupFailed, match=r"stopped at device 0, .*weights; .*; 1 other device keeps"):
             pool.reload()
         wait_state(pool, DeviceState.STOPPED)
         assert pool.devices[1].generation == 1

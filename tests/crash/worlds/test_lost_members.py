@@ -66,6 +66,9 @@ def test_a_member_that_is_stopped_is_replaced(pool: atomr_mp.Pool, world: Any, r
     os.kill(pid, signal.SIGSTOP)
     assert world.call("Worldly.add", 1.0, deadline_s=DEADLINE_S).result(DEADLINE_S) == 6.0
     assert pool.devices[rank].pid != pid
+    faults = [each for each in read_events(pool.run_dir / "events.jsonl") if each["event"] == "fault"]
+    assert faults[-1]["code"] == "sigstop", "one cause, whoever has noticed it"
+    assert "its worker was stopped by a signal (SIGSTOP) (world " in str(faults[-1]["text"])
 
 
 @pytest.mark.parametrize("how", ["writes over its lines", "forks"])

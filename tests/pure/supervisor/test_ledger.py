@@ -228,7 +228,7 @@ def test_an_ended_session_s_memory_waits_for_who_has_it(
     remote = RemoteStatus("tcp://10.0.0.5:5570", 9, True, 0, 0, [], 10)
     changed = msgspec.structs.replace(
         believed,
-        processes=[*believed.processes, ProcessHeld("helper", 9, 90)],
+        processes=[*believed.processes, ProcessHeld("relay", 9, 90)],
         sessions=[*believed.sessions, ended],
         remote=remote,
     )

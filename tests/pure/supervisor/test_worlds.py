@@ -26,7 +26,7 @@ from atomr_mp.protocol.world.memory import STOP_BYTES, WORLD_BYTES
 from atomr_mp.supervisor.loop import Timer
 from atomr_mp.supervisor.plan import WorldPlan
 from atomr_mp.supervisor.worlds.files import ProcessFiles
-from atomr_mp.supervisor.worlds.keeper import Offer, WorldKeeper
+from atomr_mp.supervisor.worlds.keeper import STOPPED, Offer, WorldKeeper
 from atomr_mp.supervisor.worlds.worlds import Worlds
 from atomr_mp.transport.descriptors import Descriptor
 
@@ -77,6 +77,8 @@ class Stage:
         """Messages to processes as (device, generation, message), `WorldInfo` to clients, and ("replace", device,
         generation): in their order, files left out."""
         self.notes: list[tuple[str, str, Mapping[str, Scalar]]] = []
+        self.causes: list[tuple[str, str]] = []
+        """Why processes were to be replaced, in words and in a word."""
         self.files: list[tuple[int, int, control.WorldFile]] = []
         """Files that were given, with the device and generation of who got them."""
         self.reached: dict[tuple[int, int, WorldFileKind], int] = {}
@@ -108,9 +110,10 @@ class Stage:
             assert is_over(self.stop, message.epoch)
         self.story.append((device, generation, message))
 
-    def replace(self, device: int, generation: int, why: str) -> None:
+    def replace(self, device: int, generation: int, why: str, word: str) -> None:
         """Note it."""
-        assert why
+        assert word
+        self.causes.append((why, word))
         self.story.append(("replace", device, generation))
         self.on_replace(device, generation)
 
@@ -485,6 +488,7 @@ def test_a_member_that_is_late_to_begin_is_replaced(stage: Stage) -> None:
     stage.keeper.heard(0, 1, control.EpochBroken(7, 1, "has not begun in 5 s", 1, late=True))
     assert words(stage.told()) == ["clients aborting", "depart 3.1", "replace 4.1"]
     assert (stage.info.reason, stage.info.rank) == ("has not begun in 5 s", 1)
+    assert [word for _, word in stage.causes] == ["late"]
 
 
 def test_a_member_that_stays_stopped_by_a_signal_is_replaced(stage: Stage) -> None:
@@ -496,7 +500,17 @@ def test_a_member_that_stays_stopped_by_a_signal_is_replaced(stage: Stage) -> No
             assert not stage.story
             stage.keeper.look_for_stopped()
     assert words(stage.told()) == ["clients aborting", "depart 3.1", "replace 4.1"]
-    assert (stage.info.reason, stage.info.rank) == ("was stopped by a signal", 1)
+    assert (stage.info.reason, stage.info.rank) == ("was stopped by a signal (SIGSTOP)", 1)
+    assert stage.causes == [(f"its worker {STOPPED} (world {stage.keeper.plan.name})", "sigstop")]
+
+
+def test_a_stopped_member_has_one_cause_whoever_notices_it(stage: Stage) -> None:
+    """A peer says that it is late, and the supervisor sees why."""
+    stage.formed()
+    stage.stopped = {(4, 1)}
+    stage.keeper.heard(0, 1, control.EpochBroken(7, 1, "has not begun in 5 s", 1, late=True))
+    assert (stage.info.reason, stage.info.rank) == (STOPPED, 1)
+    assert stage.causes == [(f"its worker {STOPPED} (world {stage.keeper.plan.name})", "sigstop")]
 
 
 def test_whoever_leaves_unasked_ends_the_epoch(stage: Stage) -> None:
