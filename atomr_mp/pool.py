@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Never, Self, overload
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.actor_ref import ActorRef
-from atomr_mp.client.callers import calling_loop
 from atomr_mp.client.handshake import HELLO_TIMEOUT_S
+from atomr_mp.client.known_methods import NOT_KNOWN_YET, KnownMethods
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, ReplyStream
 from atomr_mp.client.worlds.ref_checks import devices_of
@@ -30,9 +30,8 @@ from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo, MethodInfo, WorldInfo
 from atomr_mp.protocol.messages.suspects import RequestKey
 from atomr_mp.protocol.pickling import CONNECT, refusal
-from atomr_mp.protocol.signatures import all_named
 from atomr_mp.protocol.words import counted, did_you_mean
-from atomr_mp.world import World, no_option
+from atomr_mp.world import World, no_option, undeclared_at
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,6 +70,7 @@ class Pool:
         operator: Callable[[float], OperatorSession] | None = None,
     ) -> None:
         self._client: Final = client
+        self._known: Final = KnownMethods(client)
         self._ask: Final = operator
         self._mapper: Mapper | None = None
         self._devices: dict[int, Device] = {}
@@ -263,21 +263,25 @@ class Pool:
             PoolLost: The pool has ended.
         """
         client = self._client
-        info = (client.methods.get(method) if type(method) is str else None) or self._look_up(method)
+        info = (client.methods.get(method) if type(method) is str else None) or self._known.look_up(method)
         if unknown:
             raise no_option("Pool.call", method, info, unknown, Pool.call)
         if device is not None:
             device = self._device_index(device)
+        undeclared = None if info is not NOT_KNOWN_YET else undeclared_at(info, deadline_s)
         if deadline_s is None:
             deadline_s = info.deadline_s or DEFAULT_DEADLINE_S
         else:
             deadline_s = amounts.duration("deadline_s", deadline_s)
         arguments: object = args
         if kwargs:
-            arguments = self._named(method, info, args, kwargs, deadline_s)
+            arguments = self._known.named(method, info, args, kwargs, deadline_s)
         if type(priority) is not int or priority:
             priority = _priority(priority)
-        return client.submit(method, arguments, device=device, deadline_s=deadline_s, priority=priority, wait=wait)
+        reply = client.submit(method, arguments, device=device, deadline_s=deadline_s, priority=priority, wait=wait)
+        if undeclared is not None:
+            reply.lane.learn_later(reply, undeclared)
+        return reply
 
     def stream(
         self,
@@ -325,18 +329,19 @@ class Pool:
             PoolLost: The pool has ended.
         """
         client = self._client
-        info = (client.methods.get(method) if type(method) is str else None) or self._look_up(method)
+        info = (client.methods.get(method) if type(method) is str else None) or self._known.look_up(method)
         if unknown:
             raise no_option("Pool.stream", method, info, unknown, Pool.stream)
         if not info.streams and info is not NOT_KNOWN_YET:
             world = self.world_of(method)
             use = "Pool.call" if world is None else f"pool.world({world.name!r}).call"
             raise errors.InvalidRequest(f"{method} returns one result: use {use}")
+        undeclared = undeclared_at(info, first_s)
         default_s = info.deadline_s or DEFAULT_DEADLINE_S
         first_s = default_s if first_s is None else amounts.duration("first_s", first_s)
         return client.stream(
             method,
-            self._named(method, info, args, kwargs, first_s) if kwargs else args,
+            self._known.named(method, info, args, kwargs, first_s) if kwargs else args,
             device=None if device is None else self._device_index(device),
             first_s=first_s,
             between_s=amounts.duration("between_s", between_s),
@@ -345,6 +350,7 @@ class Pool:
             ahead=amounts.whole("ahead", ahead, 1, MAX_AHEAD),
             ahead_bytes=amounts.whole("ahead_bytes", ahead_bytes, 1),
             resumes=info.resumes,
+            undeclared=undeclared,
         )
 
     def map(
@@ -412,10 +418,9 @@ class Pool:
         in_flight = None if in_flight is None else amounts.whole("in_flight", in_flight, 1)
         batch_size = None if batch_size is None else amounts.whole("batch_size", batch_size, 1)
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
-        info = self._info(method)
+        self._known.info(method)
         self._client.worlds.check_priority(method, priority)
-        if info is NOT_KNOWN_YET:
-            info = self._wait_known(method, deadline_s or DEFAULT_DEADLINE_S)
+        info = self._known.known(method, deadline_s or DEFAULT_DEADLINE_S)
         given: Any = items
         if not (isinstance(given, Iterable) or hasattr(given, "__getitem__")):
             hint = (
@@ -491,18 +496,21 @@ class Pool:
         priority = _priority(priority)
         in_flight = None if in_flight is None else amounts.whole("in_flight", in_flight, 1)
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
-        info = self._info(method)
+        self._known.info(method)
         self._client.worlds.check_priority(method, priority)
-        from atomr_mp.mapping.async_run import AsyncMapRun  # late: it takes asyncio
+        from atomr_mp.mapping.async_run import AsyncMapRun, outcomes_of  # late: it takes asyncio
         from atomr_mp.mapping.item_target import ItemTarget
 
-        return AsyncMapRun(
-            ItemTarget(self._client, method, deadline_s or info.deadline_s or DEFAULT_DEADLINE_S, priority),
-            ordered=ordered,
-            in_flight=in_flight,
-            depth=4 * info.batch_items,
-            return_failures=return_failures,
-        ).outcomes(items)
+        def run(info: MethodInfo) -> AsyncMapRun:
+            return AsyncMapRun(
+                ItemTarget(self._client, method, deadline_s or info.deadline_s or DEFAULT_DEADLINE_S, priority),
+                ordered=ordered,
+                in_flight=in_flight,
+                depth=4 * info.batch_items,
+                return_failures=return_failures,
+            )
+
+        return outcomes_of(lambda: self._known.arrival(method, deadline_s or DEFAULT_DEADLINE_S), run, items)
 
     @property
     def methods_by_name(self) -> Mapping[str, MethodInfo]:
@@ -517,12 +525,10 @@ class Pool:
             method: "Actor.method".
 
         Raises:
-            InvalidRequest: There is no such method, or the pool is starting and its methods are not known yet.
+            InvalidRequest: There is no such method; or, in an event loop, the pool is starting and its methods are not
+                known yet, for which a thread waits.
         """
-        info = self._info(method)
-        if info is NOT_KNOWN_YET:
-            raise errors.InvalidRequest(STARTING.format(method))
-        return info
+        return self._known.known(method, DEFAULT_DEADLINE_S)
 
     @property
     def lost(self) -> errors.PoolLost | None:
@@ -538,19 +544,23 @@ class Pool:
         """
         self._client.on_lost(listener)
 
-    def has(self, method: str) -> bool:
-        """Whether there is a request of this name; while the pool starts there may be any."""
-        try:
-            return bool(self._info(method))
-        except errors.InvalidRequest:
-            return False
+    def has(self, method: str, deadline_s: float | None = None) -> bool:
+        """Whether there is a request of this name; while the pool starts, a thread waits to know.
 
-    def streams(self, method: str) -> bool:
-        """Whether there is a request of this name that streams; while the pool starts, a thread waits to know."""
-        info = self._info(method)
-        if info is NOT_KNOWN_YET and calling_loop() is None:
-            info = self._wait_known(method, DEFAULT_DEADLINE_S)
-        return info.streams
+        Args:
+            method: "Actor.method".
+            deadline_s: How long; None for `DEFAULT_DEADLINE_S`.
+
+        Raises:
+            InvalidRequest: In an event loop: the pool is starting, and that is not known yet.
+            DeadlineExceeded: It is not known in time.
+            DeviceUnavailable: No device that may have it is in use.
+        """
+        return self._known.has(method, amounts.deadline(deadline_s, DEFAULT_DEADLINE_S))
+
+    def streams(self, method: str, deadline_s: float | None = None) -> bool:
+        """Whether there is a request of this name that streams; see `has`."""
+        return self._known.known(method, amounts.deadline(deadline_s, DEFAULT_DEADLINE_S)).streams
 
     def actor(
         self,
@@ -563,7 +573,8 @@ class Pool:
     ) -> ActorRef:
         """Return a reference through which an actor's methods are called like methods.
 
-        While the pool starts, any name is taken; a thread's first use of a method then waits until the pool is ready.
+        While the pool starts, any name is taken. A thread's first use of a method then waits until the method is known.
+        In an event loop it makes a request that may be awaited, or read by `async for`.
 
         Args:
             name: The actor's name.
@@ -635,7 +646,7 @@ class Pool:
         return None if info is None else self._known_world(info)
 
     def _known_world(self, info: WorldInfo) -> World:
-        return World(self._client, info.number, self._info, self._named)
+        return World(self._client, info.number, self._known)
 
     def _is_own(self, device: object) -> bool:
         return isinstance(device, Device) and device._client is self._client  # noqa: SLF001 - a part of the pool
@@ -831,76 +842,7 @@ class Pool:
         Args:
             method: "Actor.method", or the actor's name.
         """
-        client = self._client
-        if client.lost is not None:
-            return False
-        if not client.methods:
-            return not any(device.admitted for device in client.devices)
-        actor = method.partition(".")[0]
-        return actor in client.homes and not any(known.partition(".")[0] == actor for known in client.methods)
-
-    def _info(self, method: str) -> MethodInfo:
-        """Return a request's description, see `_look_up`."""
-        return (self._client.methods.get(method) if type(method) is str else None) or self._look_up(method)
-
-    def _look_up(self, method: str) -> MethodInfo:
-        """Return a request's description, if the session's unread messages tell it.
-
-        While the pool starts, `NOT_KNOWN_YET` stands for it: such a request waits like one for a device that comes
-        back, and the worker refuses it if there is none of its name.
-
-        Raises:
-            InvalidRequest: There is no such request, or the name is no text.
-            PoolLost: The pool has ended.
-        """
-        if not isinstance(method, str):
-            raise errors.InvalidRequest(f'a method is named by a text, "Actor.method"; got {method!r:.200}')
-        client = self._client
-        starting = self.is_starting(method)  # before: the message that ends this also tells the requests
-        client.read_session()
-        info = client.methods.get(method)
-        if info is not None:
-            return info
-        if client.lost is not None:
-            raise client.lost.again(maybe_executed=False)
-        if starting or self.is_starting(method):
-            return NOT_KNOWN_YET
-        hint = did_you_mean(method, client.methods)
-        known = ", ".join(sorted(client.methods)) or "none"
-        raise errors.InvalidRequest(f"there is no request {method!r}{hint}; this pool's requests are: {known}")
-
-    def _wait_known(self, method: str, deadline_s: float) -> MethodInfo:
-        """Wait in a thread until the pool's requests are known, and return one.
-
-        Raises:
-            InvalidRequest: There is no such request; or this is an event loop's thread.
-            DeadlineExceeded: The pool still starts.
-            PoolLost: The pool has ended.
-        """
-        if calling_loop() is not None:
-            raise errors.InvalidRequest(STARTING.format(method))
-        if not self._client.wait_until(lambda: not self.is_starting(method), deadline_s):
-            raise errors.DeadlineExceeded(f"the pool was starting still after {deadline_s:g} s; nothing was sent")
-        return self._look_up(method)
-
-    def _named(
-        self, method: str, info: MethodInfo, args: tuple[Any, ...], kwargs: dict[str, Any], deadline_s: float
-    ) -> dict[str, Any]:
-        """Return all arguments of a call by name."""
-        if info is NOT_KNOWN_YET:
-            if not args:
-                return kwargs
-            info = self._wait_known(method, deadline_s)
-        return all_named(method, info.parameters, args, kwargs)
-
-
-NOT_KNOWN_YET: Final = MethodInfo("", [], idempotent=False, deadline_s=None, doc="")
-"""Stands for any request while the pool starts."""
-
-STARTING: Final = (
-    "the pool is starting, and it is not known yet whether it has a request {!r}: wait first, by `Pool.wait_ready` in "
-    "a thread"
-)
+        return self._known.is_starting(method)
 
 
 def _priority(priority: int) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, NoReturn
 
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.client.actor_ref import either, is_known_later
+from atomr_mp.client.known_methods import NOT_KNOWN_YET, KnownMethods
+from atomr_mp.client.reply import Undeclared
 from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, ReplyStream
 from atomr_mp.device import DEFAULT_DEADLINE_S
 from atomr_mp.protocol import amounts
@@ -21,12 +25,6 @@ from atomr_mp.protocol.world_names import OF_WORLD, missing
 if TYPE_CHECKING:
     from atomr_mp.client.client import Client
     from atomr_mp.client.worlds.gang_reply import GangReply
-
-LookUp = Callable[[str], MethodInfo]
-"""Returns the description of a request, by "Actor.method"; raises `InvalidRequest` if there is none."""
-
-Name = Callable[[str, MethodInfo, tuple[Any, ...], dict[str, Any], float], dict[str, Any]]
-"""Returns all arguments of a call by name."""
 
 
 class AnyWorld:
@@ -112,14 +110,12 @@ class World(AnyWorld):
     Args:
         client: The session.
         number: The world's number.
-        look_up: Describes a request.
-        named: Names the arguments of a call.
+        known: What is known of the pool's requests.
     """
 
-    def __init__(self, client: Client, number: int, look_up: LookUp, named: Name) -> None:
+    def __init__(self, client: Client, number: int, known: KnownMethods) -> None:
         super().__init__(client, number)
-        self._look_up: Final = look_up
-        self._named: Final = named
+        self._known: Final = known
         self.actors: Final = tuple(self._latest.actors)
         """Names of its actors. They are called through the world alone."""
 
@@ -141,10 +137,10 @@ class World(AnyWorld):
     ) -> GangReply:
         """Call a method on all ranks, with the same arguments; see `Pool.call`.
 
-        Returns at once. While the world forms an epoch, the call waits in this process. It is sent to all ranks or to
-        none. It ends once all ranks have ended. Its deadline, and `cancel`, end the reply; no rank begins the call
-        then, unless rank 0 has put it in order already, and what has begun goes on. If a rank is lost, the call is sent
-        again as a whole on the next epoch, if the method is idempotent.
+        Returns at once. While the pool starts, or the world forms an epoch, the call waits in this process. It is sent
+        to all ranks or to none. It ends once all ranks have ended. Its deadline, and `cancel`, end the reply; no rank
+        begins the call then, unless rank 0 has put it in order already, and what has begun goes on. If a rank is lost,
+        the call is sent again as a whole on the next epoch, if the method is idempotent.
 
         Args:
             method: "Actor.method", of an actor of this world.
@@ -171,13 +167,14 @@ class World(AnyWorld):
             raise no_option("World.call", method, info, unknown, World.call)
         if info.streams:
             raise errors.InvalidRequest(f"{method} streams what it returns: open it with World.stream")
+        undeclared = undeclared_at(info, deadline_s)
         if deadline_s is None:
             deadline_s = info.deadline_s or DEFAULT_DEADLINE_S
         else:
             deadline_s = amounts.duration("deadline_s", deadline_s)
         arguments: object = args
         if kwargs:
-            arguments = self._named(method, info, args, kwargs, deadline_s)
+            arguments = self._known.named(method, info, args, kwargs, deadline_s)
         return self._client.submit_gang(
             self._client.worlds.by_number[self._number],
             method,
@@ -185,6 +182,7 @@ class World(AnyWorld):
             each=bool(each),
             deadline_s=deadline_s,
             wait=wait,
+            undeclared=undeclared,
         )
 
     def stream(
@@ -232,14 +230,15 @@ class World(AnyWorld):
         info = self._of_this(method)
         if unknown:
             raise no_option("World.stream", method, info, unknown, World.stream)
-        if not info.streams:
+        if not info.streams and info is not NOT_KNOWN_YET:
             raise errors.InvalidRequest(f"{method} returns one result: use World.call")
+        undeclared = undeclared_at(info, first_s)
         default_s = info.deadline_s or DEFAULT_DEADLINE_S
         first_s = default_s if first_s is None else amounts.duration("first_s", first_s)
         return self._client.stream_gang(
             self._client.worlds.by_number[self._number],
             method,
-            self._named(method, info, args, kwargs, first_s) if kwargs else args,
+            self._known.named(method, info, args, kwargs, first_s) if kwargs else args,
             first_s=first_s,
             between_s=amounts.duration("between_s", between_s),
             deadline_s=amounts.deadline(deadline_s, amounts.LONGEST_S),
@@ -247,6 +246,7 @@ class World(AnyWorld):
             ahead_bytes=amounts.whole("ahead_bytes", ahead_bytes, 1),
             resumes=info.resumes,
             wait=wait,
+            undeclared=undeclared,
         )
 
     def actor(
@@ -271,20 +271,21 @@ class World(AnyWorld):
         self._check_actor(name, name)
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
         options = {"each": each, "deadline_s": deadline_s, "wait": wait}
-        calls = CallsOfActor(self.call, self.stream, self.has, self.streams)
+        calls = CallsOfActor(self.call, self.stream, self._is_starting, self.has, self.streams)
         return WorldActor(calls, f"{name} of the world {self.name}", name, options)
 
-    def streams(self, method: str) -> bool:
-        """Whether a request of an actor of this world streams."""
-        return self._of_this(method).streams
+    def streams(self, method: str, deadline_s: float | None = None) -> bool:
+        """Whether a request of an actor of this world streams; see `Pool.streams`."""
+        self._of_this(method)
+        return self._known.known(method, deadline_s or DEFAULT_DEADLINE_S).streams
 
-    def has(self, method: str) -> bool:
-        """Whether there is a request of this name, of an actor of this world."""
+    def has(self, method: str, deadline_s: float | None = None) -> bool:
+        """Whether there is a request of this name, of an actor of this world; see `Pool.has`."""
         try:
             self._of_this(method)
         except errors.InvalidRequest:
             return False
-        return True
+        return self._known.has(method, deadline_s or DEFAULT_DEADLINE_S)
 
     def check_priority(self, method: str, priority: int) -> None:
         """Refuse a priority that is not 0: a world's calls run in the order in which they come.
@@ -304,7 +305,10 @@ class World(AnyWorld):
         if not isinstance(given, str):
             raise errors.InvalidRequest(f'a method is named by a text, "Actor.method"; got {given!r:.200}')
         self._check_actor(given.partition(".")[0], method)
-        return self._look_up(method)
+        return self._known.info(method)
+
+    def _is_starting(self, method: str) -> bool:
+        return self._known.is_starting(method)
 
     def _check_actor(self, actor: Any, asked: str) -> None:
         if actor not in self.actors:
@@ -321,8 +325,10 @@ class CallsOfActor(NamedTuple):
     """Calls a method on all ranks."""
     stream: Callable[..., ReplyStream]
     """Runs a generator on all ranks."""
-    has: Callable[[str], bool]
-    """Returns whether there is a request of a name."""
+    is_starting: Callable[[str], bool]
+    """Returns whether it is not known yet if there is a request of a name."""
+    has: Callable[[str, float | None], bool]
+    """Returns whether there is one; a thread waits to know, for so long."""
     streams: Callable[[str], bool]
     """Returns whether it streams."""
 
@@ -352,7 +358,8 @@ class WorldActor:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         world, method, options = self._calls, f"{self._name}.{name}", self._options
-        if name.startswith("__") or not world.has(method):
+        waits = is_known_later(world.is_starting, name, method)
+        if name.startswith("__") or not (waits or world.has(method, options["deadline_s"])):
             raise AttributeError(f"actor {self._title} has no request {name!r}")
         own = {option: value for option, value in options.items() if option != "each"}
 
@@ -364,9 +371,21 @@ class WorldActor:
                 raise errors.InvalidRequest(f"{method} streams what rank 0 yields: leave out each=")
             return world.stream(method, *args, kwargs=kwargs or None, **own)
 
+        if waits:
+            return either(call, stream, method, world.streams)
         # Python finds it here from now on, without this function.
         found = self.__dict__[name] = stream if world.streams(method) else call
         return found
+
+
+def undeclared_at(info: MethodInfo, deadline_s: float | None) -> Undeclared | None:
+    """Return the facts that a request lacks until its method is known; None if the method is known.
+
+    Args:
+        info: What is known of the method.
+        deadline_s: The caller's deadline; None for the method's own.
+    """
+    return Undeclared(time.monotonic_ns(), deadline_s is None) if info is NOT_KNOWN_YET else None
 
 
 def no_option(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from atomr_mp.client.call_or_stream import CallOrStream
+from atomr_mp.client.callers import calling_loop
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.protocol.pickling import CONNECT, refusal
@@ -18,11 +20,14 @@ class CallsByName(Protocol):
     def methods(self) -> list[str]:
         """The requests that can be made, as "Actor.method"."""
 
-    def has(self, method: str) -> bool:
-        """Whether there is a request of this name."""
+    def is_starting(self, method: str) -> bool:
+        """Whether it is not known yet if there is a request of this name."""
 
-    def streams(self, method: str) -> bool:
-        """Whether there is a request of this name that streams."""
+    def has(self, method: str, deadline_s: float | None = None) -> bool:
+        """Whether there is a request of this name; a thread waits to know."""
+
+    def streams(self, method: str, deadline_s: float | None = None) -> bool:
+        """Whether there is a request of this name that streams; a thread waits to know."""
 
     def call(
         self,
@@ -79,11 +84,12 @@ class ActorRef:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = f"{self._name}.{name}"
-        if name.startswith("__") or not self._pool.has(method):
-            requests = [each.removeprefix(f"{self._name}.") for each in self._pool.methods]
-            raise AttributeError(f"actor {self._name!r} has no request {name!r}{did_you_mean(name, requests)}")
         pool, device, deadline_s, priority = self._pool, self._device, self._deadline_s, self._priority
         wait = self._wait
+        waits = is_known_later(pool.is_starting, name, method)
+        if name.startswith("__") or not (waits or pool.has(method, deadline_s)):
+            requests = [each.removeprefix(f"{self._name}.") for each in pool.methods]
+            raise AttributeError(f"actor {self._name!r} has no request {name!r}{did_you_mean(name, requests)}")
 
         def call(*args: Any, **kwargs: Any) -> Reply:
             return pool.call(
@@ -95,6 +101,28 @@ class ActorRef:
                 method, *args, device=device, deadline_s=deadline_s, priority=priority, kwargs=kwargs or None
             )
 
+        if waits:
+            return either(call, stream, method, pool.streams)
         # Python finds it here from now on, without this function.
         found = self.__dict__[name] = stream if pool.streams(method) else call
         return found
+
+
+def is_known_later(is_starting: Callable[[str], bool], name: str, method: str) -> bool:
+    """Return whether a coroutine asks for a method that is not known yet: it cannot wait, as a thread does."""
+    return not name.startswith("__") and is_starting(method) and calling_loop() is not None
+
+
+def either(
+    call: Callable[..., Reply],
+    stream: Callable[..., ReplyStream],
+    method: str,
+    streams: Callable[[str], bool],
+) -> Callable[..., CallOrStream]:
+    """Return a function that makes a request of a method which is not known yet, see `CallOrStream`."""
+
+    def request(*args: Any, **kwargs: Any) -> CallOrStream:
+        reply = call(*args, **kwargs)
+        return CallOrStream(reply, lambda: streams(method), lambda: stream(*args, **kwargs))
+
+    return request

@@ -20,7 +20,7 @@ from atomr_mp.client.lanes.services import Connect, LaneServices, LazyMemory
 from atomr_mp.client.lanes.session import PoolSession, SupervisorNews
 from atomr_mp.client.lanes.threads import ThreadsLane
 from atomr_mp.client.memory.leases import LeaseKind, Releases
-from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
+from atomr_mp.client.reply import ItemsReply, Reply, StreamReply, Undeclared
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.client.sent_room import SentRoom
@@ -228,6 +228,7 @@ class Client:
         given: Sequence[Any] | None = None,
         keeps: object = None,
         is_program: bool = False,
+        undeclared: Undeclared | None = None,
     ) -> GangReply:
         """Call a method on all ranks of a world; `world.World` describes the arguments.
 
@@ -243,6 +244,7 @@ class Client:
             given: The results by rank, if the caller has given the memory for them.
             keeps: The handle of the world, if the reply keeps it until it is over.
             is_program: Whether it is a program.
+            undeclared: What it has to learn of its method, if that is not known yet.
 
         Raises:
             InvalidRequest: The arguments cannot be sent; or this process is one of the world's, which would wait for
@@ -262,7 +264,10 @@ class Client:
             gang.is_program = is_program
             return gang
 
-        return self._submit_gang(world, method, arguments, made, wait)[0]
+        gang, lane = self._submit_gang(world, method, arguments, made, wait)
+        if undeclared is not None:
+            lane.learn_later(gang, undeclared)
+        return gang
 
     def stream_gang(
         self,
@@ -277,8 +282,11 @@ class Client:
         ahead_bytes: int,
         resumes: Resumes,
         wait: bool | None = None,
+        undeclared: Undeclared | None = None,
     ) -> ReplyStream:
         """Open a stream of a world; `world.World` describes the arguments, and `resumes` is its method's.
+
+        `undeclared` is what it has to learn of its method, if that is not known yet.
 
         Raises:
             AtomrError: As `submit_gang` does.
@@ -298,6 +306,8 @@ class Client:
         is_threads = lane is self._blocking
         if not is_threads:
             lane.watch_stream(stream)
+        if undeclared is not None:
+            lane.learn_later(stream, undeclared)
         return ReplyStream(stream, lane, self._closer, self._blocking.wait_for_part if is_threads else None)
 
     def _submit_gang(
@@ -410,8 +420,11 @@ class Client:
         ahead: int,
         ahead_bytes: int,
         resumes: Resumes,
+        undeclared: Undeclared | None = None,
     ) -> ReplyStream:
         """Open a stream; `pool.Pool.stream` describes the arguments, and `resumes` is its method's.
+
+        `undeclared` is what it has to learn of its method, if that is not known yet.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
@@ -434,8 +447,47 @@ class Client:
         reply.resumes = resumes
         reply.until_ns, reply.between_ns = until_ns, int(between_s * 1e9)
         lane.submit_stream(reply, device, arguments)
+        if undeclared is not None:
+            lane.learn_later(reply, undeclared)
         self._closer.start()
         return ReplyStream(reply, lane, self._closer, self._blocking.wait_for_part if loop is None else None)
+
+    async def until(self, condition: Callable[[], bool], until_s: float) -> bool:
+        """Wait in a task until `condition()` holds; False if it does not by then. See `wait_until`.
+
+        Args:
+            condition: Asked whenever a device has changed.
+            until_s: `time.monotonic()` of the end.
+
+        Raises:
+            PoolLost: The pool has ended.
+        """
+        import asyncio  # the awaiting task has it
+
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def heard(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(changed.set)
+
+        if loop not in self._loops:
+            self._new_lane(loop)  # which reads the session
+        self.listeners.append(heard)
+        self.on_lost(heard)
+        try:
+            while True:
+                self.read_session()
+                if condition():
+                    return True
+                if self.lost is not None:
+                    raise self.lost.again(maybe_executed=False)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), max(0.0, until_s - time.monotonic()))
+                if not changed.is_set():
+                    return False
+                changed.clear()
+        finally:
+            self.listeners.remove(heard)
 
     def read_session_if_old(self) -> None:
         """Read the supervisor's messages, unless that was done in the last millisecond; for what each call looks at."""

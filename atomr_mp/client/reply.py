@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from atomr_mp.client.memory.argument_slabs import Placement
     from atomr_mp.client.memory.leases import Lease
     from atomr_mp.protocol.messages.data import Gang
+    from atomr_mp.protocol.messages.devices import MethodInfo
     from atomr_mp.protocol.messages.suspects import RequestKey
     from atomr_mp.tracing.spans import CallSpan
 
@@ -53,6 +54,9 @@ class ReplyLane(Protocol):
     def watch(self, reply: Reply) -> None:
         """Receive a reply in the background while no caller waits for it."""
 
+    def learn_later(self, reply: Reply, undeclared: Undeclared) -> None:
+        """Have a request whose method is not known yet take what it has to know, before it is sent."""
+
     def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
         """Return the results in an answer that came with leases. Blocks if their memory has to be opened."""
 
@@ -62,6 +66,15 @@ class ReplyLane(Protocol):
 
 SEND_RESULT: Final = "its `result()`"
 """What to send instead of a reply."""
+
+
+class Undeclared(NamedTuple):
+    """What a request has to learn of its method, which was not known when it was called, before it is sent."""
+
+    called_ns: int
+    """When it was called, CLOCK_MONOTONIC."""
+    takes_deadline: bool
+    """Whether its deadline is the method's own, since the caller has given none."""
 
 
 class Reply(msgspec.Struct, eq=False, weakref=True):
@@ -135,6 +148,14 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """The devices and incarnations that have ended while it ran there."""
     gang: Gang | None = None
     """The call of a world that it is a part of; see `client.worlds`."""
+    undeclared: Undeclared | None = None
+    """What it has to learn of its method; None if that was known."""
+
+    def learn(self, info: MethodInfo) -> None:
+        """Take in the method's description, which was not known when the request was made. It is not sent yet."""
+        undeclared, self.undeclared = self.undeclared, None
+        if undeclared is not None and undeclared.takes_deadline and info.deadline_s:
+            self.deadline_ns = undeclared.called_ns + int(info.deadline_s * 1e9)
 
     @property
     def maybe_executed(self) -> bool:
@@ -272,6 +293,12 @@ class StreamReply(Reply):
     sent_bytes: int = 0
     on_part: Callable[[StreamReply], object] | None = None
     """Called with the lane's lock held when a part has come; for who passes parts on."""
+
+    def learn(self, info: MethodInfo) -> None:
+        """Take in the method's description: also how its stream goes on after its worker's end."""
+        super().learn(info)
+        self.deadline_ns = min(self.deadline_ns, self.until_ns)
+        self.resumes = info.resumes
 
     @property
     def carrier(self) -> StreamReply:

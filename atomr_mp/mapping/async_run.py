@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
@@ -18,6 +18,24 @@ from atomr_mp.protocol.words import counted
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
     from atomr_mp.mapping.item_target import ItemTarget
+    from atomr_mp.protocol.messages.devices import MethodInfo
+
+
+async def outcomes_of(
+    known: Callable[[], Coroutine[Any, Any, MethodInfo]],
+    run: Callable[[MethodInfo], AsyncMapRun],
+    items: Iterable[Any] | AsyncIterable[Any],
+) -> AsyncIterator[Any]:
+    """Yield each item's outcome of a map that is made once its method is known.
+
+    Args:
+        known: Returns the method's description.
+        run: Makes the map.
+        items: The items.
+    """
+    async with contextlib.aclosing(run(await known()).outcomes(items)) as outcomes:
+        async for outcome in outcomes:
+            yield outcome
 
 
 class _Item:
@@ -74,7 +92,7 @@ class AsyncMapRun:
         self._source_error: Final = KeptError()
         self._news: Final = asyncio.Event()
 
-    async def outcomes(self, items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+    async def outcomes(self, items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
         """Yield each item's outcome."""
         feeding = asyncio.create_task(self._feed(items))
         try:

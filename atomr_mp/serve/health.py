@@ -170,7 +170,7 @@ def _devices_for(pool: Pool, method: str) -> list[DeviceInfo]:
     Raises:
         Problem: 404; there is no such method.
     """
-    if not pool.has(method):
+    if not (pool.is_starting(method) or pool.has(method)):
         raise Problem(404, "not_found", f"there is no method {method[:200]!r}; /openapi.json has the methods")
     return pool.devices_for(method)
 

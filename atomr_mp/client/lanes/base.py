@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -26,7 +27,7 @@ from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.lanes.services import LaneServices
 from atomr_mp.client.lanes.session import SupervisorNews
 from atomr_mp.client.memory.leases import Lease, NotOpenError
-from atomr_mp.client.reply import SEND_RESULT, ItemsReply, Reply, StreamReply, decode_leased
+from atomr_mp.client.reply import SEND_RESULT, ItemsReply, Reply, StreamReply, Undeclared, decode_leased
 from atomr_mp.client.reply_life import AT_WORKER, ReplyEvent, ReplyState
 from atomr_mp.client.worlds.arguments import encoded, encoded_by_rank
 from atomr_mp.client.worlds.gang_reply import GangPart
@@ -107,6 +108,8 @@ class Lane(ABC):
         """What is used with the lock held."""
         checks.entrust(self._lock, *self._parts)
         self._lost: errors.PoolLost | None = None
+        self._undeclared: weakref.WeakSet[Reply] = weakref.WeakSet()
+        """Requests whose methods are not known yet."""
 
     # --- for replies and the client --------------------------------------------------------------------------------
 
@@ -208,6 +211,32 @@ class Lane(ABC):
         if foreign:
             self.watch(reply)  # other clients may wait for its answer, whenever this one looks at it
         return reply
+
+    @interrupts.defer_interrupts
+    def learn_later(self, reply: Reply, undeclared: Undeclared) -> None:
+        """Have a request whose method is not known yet take what it has to know, before it is sent."""
+        with self._lock:
+            reply.undeclared = undeclared
+            self._undeclared.add(reply)
+            moved = self._declare()
+        for each in moved:
+            self._deadline_moved(each)
+
+    def _declare(self) -> list[Reply]:
+        """Let requests learn of their methods as far as these are known now; return those. With the lock held."""
+        methods = self._session.methods
+        found = [reply for reply in self._undeclared if reply.method in methods]
+        for reply in found:
+            self._undeclared.discard(reply)
+            if not reply.is_over:
+                reply.learn(methods[reply.method])
+                self._outcomes.tell_news(reply)
+        return found
+
+    def _deadline_moved(self, reply: Reply) -> None:
+        """Watch a request's new deadline. Call it without the lock."""
+        if not reply.is_over:
+            self.watch(reply)
 
     def _place_array(self, array: Any) -> values.PlacedArray | None:
         """Place an argument in shared memory, if need be in that of calls whose answers have come and are unread."""
@@ -545,7 +574,10 @@ class Lane(ABC):
         """Take a lifecycle event. The thread that has received it calls this, and then `call_back`."""
 
     def _apply(self, message: SupervisorNews) -> None:
+        moved: Sequence[Reply] = ()
         with self._lock:
+            if self._undeclared:
+                moved = self._declare()  # first: the same message may have them sent
             match message:
                 case DeviceChanged(info):
                     self._failover.changed(self._links[info.index], info)
@@ -562,6 +594,8 @@ class Lane(ABC):
                     self._retry.judged(message)
                 case errors.PoolLost():
                     self._pool_lost(message)
+        for reply in moved:
+            self._deadline_moved(reply)
 
     def connect(self, link: DeviceLink, endpoint: str) -> ClientEnd:
         """Connect to an incarnation; raises `OSError` if no descriptor is left."""

@@ -92,8 +92,11 @@ class EventLoopLane(Lane):
         if timeout_s is not None and timeout_s < left_s:
             if not done.wait(timeout_s):
                 raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
-        elif not done.wait(left_s):
-            raise TimeoutError(f"the event loop to which {reply.told()} belongs does not run")
+        else:
+            while not done.wait(left_s):  # its deadline may have moved meanwhile
+                left_s = (reply.deadline_ns - time.monotonic_ns()) / 1e9 + LATE_S
+                if left_s <= 0:
+                    raise TimeoutError(f"the event loop to which {reply.told()} belongs does not run")
 
     @interrupts.defer_interrupts
     def look(self, reply: Reply) -> None:

@@ -72,12 +72,11 @@ class ThreadsLane(Lane):
     @interrupts.defer_interrupts
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
         """Receive until the reply is there, or let another thread do it."""
-        until_ns = reply.deadline_ns
-        if timeout_s is not None:
-            until_ns = min(until_ns, time.monotonic_ns() + int(timeout_s * 1e9))
+        limit_ns = FAR_NS if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
         called = False
         try:
             while not reply.is_over:
+                until_ns = min(limit_ns, reply.deadline_ns)  # which moves once its method is known
                 left_s = (until_ns - time.monotonic_ns()) / 1e9
                 if left_s > 0:
                     called = self._step(reply, left_s)
@@ -427,6 +426,11 @@ class ThreadsLane(Lane):
             if called and self._followers:
                 self._hand_over()  # this thread may have no reply left to wait for
             del first  # if it is over, this thread would keep its memory, and all that its error's traceback shows
+
+    def _deadline_moved(self, reply: Reply) -> None:
+        if reply in self._watched:
+            super()._deadline_moved(reply)
+        self._wake_waiting_for(reply)
 
     def _wake_waiting_for(self, reply: Reply) -> None:
         """Wake the threads that wait for a reply, to look again."""

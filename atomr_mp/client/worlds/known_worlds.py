@@ -87,7 +87,11 @@ class KnownWorlds:
         name = self.of_actors.get(actor)
         if name is not None:
             info = (methods or {}).get(method)
-            how = "stream(...)" if info is not None and info.streams else "call(...)"
+            how = "call(...)"
+            if info is None:
+                how += f", or .stream(...) if {method} streams"
+            elif info.streams:
+                how = "stream(...)"
             if method == actor:
                 how = f"actor({actor!r})"
             raise errors.InvalidRequest(f"{actor} belongs to the world {name}: call pool.world({name!r}).{how}")

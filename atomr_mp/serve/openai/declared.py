@@ -57,6 +57,8 @@ def method_of(pool: Pool, model: object, form: str) -> str:
     if model is None:
         raise missing("model", "model is missing; /v1/models has the models")
     found = models(pool)
+    if isinstance(model, str) and model not in found and pool.is_starting(model):
+        raise errors.PoolUnreachable(f"no device that has the model {model[:100]} has been ready yet")
     known = [name for name, forms in found.items() if form in forms]
     if not isinstance(model, str) or model not in found:
         asked = str(model)[:100]
@@ -84,6 +86,8 @@ def answer_model(source: PoolSource) -> Handler:
     async def handler(exchange: Exchange) -> None:
         name = exchange.path.removeprefix(MODEL)
         found = models(source.pool)
+        if name not in found and source.pool.is_starting(name):
+            raise errors.PoolUnreachable(f"no device that has the model {name[:100]} has been ready yet")
         if name not in found:
             raise _not_found(f"there is no model {name[:100]!r}{did_you_mean(name[:100], found)}")
         await exchange.answer(200, encode_json(_shown(name)))

@@ -76,10 +76,10 @@ def test_a_call_has_the_defaults_of_the_pool_s(tp: World, client: FakeClient) ->
     tp.call("Mlp.forward", 1, 2)
     tp.call("Mlp.slow", each=True, wait=True)
     tp.actor("Mlp", each=True, deadline_s=2).forward(1, y=3)
-    plain = {"each": False, "deadline_s": DEFAULT_DEADLINE_S, "wait": None}
+    plain = {"each": False, "deadline_s": DEFAULT_DEADLINE_S, "wait": None, "undeclared": None}
     assert client.sent == [
         ("Mlp.forward", (1, 2), plain),
-        ("Mlp.slow", (), {"each": True, "deadline_s": 7.0, "wait": True}),
+        ("Mlp.slow", (), {"each": True, "deadline_s": 7.0, "wait": True, "undeclared": None}),
         ("Mlp.forward", {"x": 1, "y": 3}, {**plain, "each": True, "deadline_s": 2.0}),
     ]
 
