@@ -77,7 +77,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
             "--keys-dir",
             type=Path,
             metavar="DIR",
-            help="where the pool's keys are (default: ~/.config/atomr-mp/keys/POOL)",
+            help="where the pool's keys are (default: ATOMR_MP_KEYS_DIR, or ~/.config/atomr-mp/keys/POOL)",
         )
     return parser
 
@@ -177,8 +177,9 @@ def _directory(options: argparse.Namespace) -> Path:
 
     from atomr_mp.remote import keys
 
-    if options.keys_dir is not None:
-        return Path(options.keys_dir)
+    named = options.keys_dir or os.environ.get("ATOMR_MP_KEYS_DIR")  # the setting's variable, as `start` takes it
+    if named:
+        return Path(named)
     if options.run_dir is not None:
         raise errors.ConfigurationError("the pool is named by its run directory, so its keys need --keys-dir")
     return keys.default_keys_dir(options.pool or os.environ.get("ATOMR_MP_POOL", "default"))

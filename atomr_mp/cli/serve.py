@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
     from atomr_mp.pool import Pool
     from atomr_mp.process.notify import Notifier
+    from atomr_mp.protocol.raised import LogErrors
     from atomr_mp.serve.front_end.plan import FrontEndPlan
     from atomr_mp.serve.parent.saved_files import SavedFiles
+    from atomr_mp.startup.config import Gathered
 
 TOKEN_VARIABLE: Final = "ATOMR_MP_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 """Environment variable that has tokens, with commas between."""
@@ -122,9 +124,8 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     told.add_argument(
         "--log-errors",
         choices=("full", "type", "off"),
-        default="full",
         help="what is told of an exception that a method raises: its traceback, its type and place only, or nothing; "
-        "also in the logs of a pool that is started (default: %(default)s)",
+        "also in the logs of a pool that is started (default: that pool's setting, else full)",
     )
     told.add_argument(
         "--no-follow", dest="follow", action="store_false", help="do not show what workers write into their logs"
@@ -182,18 +183,20 @@ def _run(options: argparse.Namespace) -> int:
     pool: Pool | None = None
     supervisor = StrayLines("supervisor")
     try:
-        saved = _saved(options)  # before the pool reads the files
-        start = _starter(options, supervisor.pipe.writing)
+        settings = _settings(options)
+        saved = _saved(options, settings)  # before the pool reads the files
+        start = _starter(options, settings, supervisor.pipe.writing)
+        log_errors = _log_errors(options, settings)
         notifier = Notifier()
         told = _Announcement(options, tokens, socket.getsockname(), of_environment, notifier)
         if start is None:
             pool = _joined(options)
-            plan = _plan(options, tokens, pool.run_dir)
+            plan = _plan(options, tokens, pool.run_dir, log_errors)
             told.is_ready(pool)
             keeper: PoolKeeper | JoinedPoolKeeper = JoinedPoolKeeper(pool, lambda: _joined(options))
         else:
             pool, limit_s = start()
-            plan = _plan(options, tokens, pool.run_dir)
+            plan = _plan(options, tokens, pool.run_dir, log_errors)
             keeper = PoolKeeper(pool, limit_s, start, told.is_ready)
         story = PoolStory(pool.run_dir, begun_s, follow=options.follow, looks_at_disk=start is None)
         hangup_ends = any(os.isatty(descriptor) for descriptor in range(3))
@@ -259,26 +262,35 @@ def _check(options: argparse.Namespace) -> None:
         )
 
 
-def _saved(options: argparse.Namespace) -> SavedFiles | None:
-    """Return the watch over the actors' files; None without the option.
+def _settings(options: argparse.Namespace) -> Gathered | None:
+    """Return the settings of the pool that is started, gathered as `atomr-mp start` does; None if a pool is joined.
 
     Raises:
-        ConfigurationError: The configuration cannot be read.
+        ConfigurationError: They cannot be used.
     """
-    if not options.watch:
+    if not (options.actor or options.config):
         return None
-    import tomllib
+    from atomr_mp.startup.config import gather
 
+    given = given_settings(options)
+    if options.log_errors is not None:
+        given["log_errors"] = options.log_errors
+    return gather(options.config, given)
+
+
+def _log_errors(options: argparse.Namespace, settings: Gathered | None) -> LogErrors:
+    """Return how much the server tells of methods' errors: the option comes before the pool's setting."""
+    told: LogErrors = options.log_errors or ("full" if settings is None else settings.settings.log_errors)
+    return told
+
+
+def _saved(options: argparse.Namespace, settings: Gathered | None) -> SavedFiles | None:
+    """Return the watch over the actors' files; None without the option."""
+    if not options.watch or settings is None:
+        return None
     from atomr_mp.serve.parent.saved_files import SavedFiles
 
-    targets: list[str] = list(options.actor or ())
-    if options.config is not None and not targets:
-        try:
-            found = tomllib.loads(options.config.read_text(encoding="utf-8")).get("actors", [])
-        except (OSError, ValueError, RecursionError) as error:
-            raise errors.ConfigurationError(f"{options.config} cannot be read: {error}") from error
-        targets = [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
-    return SavedFiles(targets, [] if options.config is None else [options.config])
+    return SavedFiles(settings.settings.actors, [] if options.config is None else [options.config])
 
 
 def _check_certificate(certificate: Path, key: Path) -> None:
@@ -310,26 +322,28 @@ def _listed(tokens: str) -> list[str]:
     return [token.strip() for token in tokens.split(",") if token.strip()]
 
 
-def _starter(options: argparse.Namespace, stderr: int) -> Callable[[], tuple[Pool, float]] | None:
+def _starter(
+    options: argparse.Namespace, settings: Gathered | None, stderr: int
+) -> Callable[[], tuple[Pool, float]] | None:
     """Return the function that starts the pool; None if a pool is joined.
 
     Args:
         options: The command's.
+        settings: The pool's.
         stderr: Standard error of the supervisor.
     """
-    if not (options.actor or options.config):
+    if settings is None:
         return None
-    settings: dict[str, Any] = given_settings(options)
-    if not {"ATOMR_MP_POOL", "ATOMR_MP_RUN_DIR"} & os.environ.keys() and not {"pool", "run_dir"} & settings.keys():
-        settings["pool"] = "default"  # as `atomr-mp start` calls it, so that the other commands find it
+    from atomr_mp.startup.config import DEFAULT
 
-    if options.log_errors != "full":
-        settings["log_errors"] = options.log_errors
+    given = dict(settings.given)
+    if settings.sources["pool"] == settings.sources["run_dir"] == DEFAULT:
+        given["pool"] = settings.settings.pool  # as `atomr-mp start` calls it, so that the other commands find it
 
     def start() -> tuple[Pool, float]:
         from atomr_mp.startup.start import begin
 
-        return begin(config=options.config, stderr=stderr, **settings)
+        return begin(config=options.config, stderr=stderr, **given)
 
     return start
 
@@ -341,7 +355,7 @@ def _joined(options: argparse.Namespace) -> Pool:
     return atomr_mp.connect(run_dir=run_path(options), name="atomr-mp serve")
 
 
-def _plan(options: argparse.Namespace, tokens: list[str], run_dir: Path) -> FrontEndPlan:
+def _plan(options: argparse.Namespace, tokens: list[str], run_dir: Path, log_errors: LogErrors) -> FrontEndPlan:
     from atomr_mp.protocol.hosts import LOCAL_HOSTS
     from atomr_mp.serve.front_end.plan import FrontEndPlan
     from atomr_mp.serve.http.limits import Limits
@@ -366,7 +380,7 @@ def _plan(options: argparse.Namespace, tokens: list[str], run_dir: Path) -> Fron
         debug=options.debug,
         access_log=options.access_log,
         log_format=options.log_format,
-        log_errors=options.log_errors,
+        log_errors=log_errors,
         limits=Limits(**dict(options.limit)),
         slots=options.workers,
     )

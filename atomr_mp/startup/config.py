@@ -22,6 +22,9 @@ from atomr_mp.startup.world_settings import check_form
 from atomr_mp.supervision.settings import PoolSettings
 from atomr_mp.supervisor.plan import Plan, PlanSource
 
+DEFAULT: Final = "default"
+"""The source of a setting that is left at its default."""
+
 PREFIX: Final = "ATOMR_MP_"
 """Begins the environment variables of settings; the name follows in capital letters."""
 
@@ -32,6 +35,8 @@ class Gathered(NamedTuple):
     settings: PoolSettings
     sources: dict[str, str]
     """For each setting, in words: "default", "option", "environment", "FILE"."""
+    given: dict[str, Any]
+    """Those that were given, without what the environment and the file have."""
     unknown: list[str]
     """Variables that begin as if they were settings and are none. No error: orchestrators make such names of
     services, as ATOMR_MP_SERVICE_HOST."""
@@ -53,7 +58,7 @@ def gather(file: Path | None, settings: Mapping[str, Any], environment: Mapping[
     given = {name: value for name, value in settings.items() if value is not None}
     if isinstance(given.get("actors"), str):
         given["actors"] = [given["actors"]]
-    sources = dict.fromkeys(PoolSettings.__struct_fields__, "default")
+    sources = dict.fromkeys(PoolSettings.__struct_fields__, DEFAULT)
     values: dict[str, Any] = {}
     for found, source in ((in_file, str(file)), (in_environment, "environment"), (given, "option")):
         _check_names(found, str(file) if found is in_file else "the settings", OF_START if found is given else ())
@@ -63,7 +68,7 @@ def gather(file: Path | None, settings: Mapping[str, Any], environment: Mapping[
         if field.name in values:
             where = str(file) if sources[field.name] == str(file) else "the settings"
             _check_value(where, field, values[field.name])
-    return Gathered(msgspec.convert(values, known(PoolSettings)), sources, unknown)
+    return Gathered(msgspec.convert(values, known(PoolSettings)), sources, given, unknown)
 
 
 def _check_value(where: str, field: msgspec.structs.FieldInfo, value: Any) -> None:
