@@ -87,7 +87,8 @@ class AtomrError(Exception):
     parts = 0
     """Number of parts that had arrived of a stream that ended with this error."""
     rank = -1
-    """Rank of the member of a world whose part of a call ended with this error, -1 if of none."""
+    """Rank of the member of a world whose part of a call ended with this error. -1 if it is of none: of no world, or of
+    all members, as `PoolLost` is. Devices are -1 too where there is none."""
     left_epoch = False
     """Whether that member has found the world's epoch over, or has given it up. The runtime's."""
 

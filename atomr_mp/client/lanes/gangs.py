@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from atomr_mp import checks, errors, tracing
 from atomr_mp.client.lanes.backlog import Backlog
@@ -437,7 +437,7 @@ class Gangs:
             self._feed(gang, GangEvent.AGAIN)
             return
         gang.device, gang.generation = parts[end.rank].device, parts[end.rank].generation
-        if end.error.rank < 0 and not isinstance(end.error, errors.CollectiveAborted):
+        if end.error.rank < 0 and not isinstance(end.error, OF_NO_RANK):
             end.error.rank = end.rank
         if gang.once and isinstance(end.error, errors.RequestError):
             end.error.maybe_executed = end.executed
@@ -528,3 +528,7 @@ def _executed(part: AnyPart) -> bool:
     """Return whether an ended part may have run."""
     error = part.error
     return error is None or part.may_have_run or (isinstance(error, errors.RequestError) and error.maybe_executed)
+
+
+OF_NO_RANK: Final = (errors.CollectiveAborted, errors.PoolLost)
+"""Errors that are not of the rank whose part has ended so: the first says itself where it came from."""

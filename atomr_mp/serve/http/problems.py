@@ -161,7 +161,8 @@ def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool
     else:
         names = [each.name for each in dataclasses.fields(error)]
         facts = {name: getattr(error, name) for name in names if name not in PRIVATE_FACTS}
-        if error.rank >= 0:
+        facts.pop("rank", None)
+        if error.rank >= 0:  # else it is of no rank
             facts["rank"] = error.rank
         if debug:
             facts |= {name: getattr(error, name) for name in names if name in TRACEBACKS}

@@ -83,6 +83,15 @@ def test_an_error_tells_its_facts_and_hides_what_is_the_actor_s() -> None:
     assert problems.describe(error, "id-1", debug=True)["facts"]["traceback_text"] == "File secret.py"
 
 
+@pytest.mark.parametrize("cls", [errors.PoolLost, errors.ActorFailed, errors.CollectiveAborted, errors.WorldMismatch])
+def test_an_error_tells_the_rank_that_it_is_of_and_no_other(cls: Any) -> None:
+    """Whichever class it is: there is no rank -1 for whoever counts from the end."""
+    error = cls("on purpose")
+    assert "rank" not in problems.describe(error, "id-1", debug=False)["facts"]
+    error.rank = 1
+    assert problems.describe(error, "id-1", debug=False)["facts"]["rank"] == 1
+
+
 def test_a_strange_fact_is_told_as_text() -> None:
     """No error is ever lost because it cannot be sent."""
     error = errors.OutOfMemory("no", requested_bytes=object())  # type: ignore[arg-type]

@@ -535,7 +535,7 @@ def test_a_world_that_takes_no_work_refuses(tp: Gang) -> None:
 
 
 def test_the_pool_s_end_ends_all(tp: Gang) -> None:
-    """A call that was sent may have run. One that waited has not."""
+    """A call that was sent may have run. One that waited has not. It is the error of no rank."""
     sent = tp.call()
     tp.tell(world(1, ABORTING))
     waiting = tp.call()
@@ -543,6 +543,7 @@ def test_the_pool_s_end_ends_all(tp: Gang) -> None:
     for gang in (sent, waiting):
         assert isinstance(gang.error, errors.PoolLost)
         assert gang.error.maybe_executed is (gang is sent)
+        assert gang.error.rank == -1
 
 
 class Model(RuleBasedStateMachine):
