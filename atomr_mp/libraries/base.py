@@ -81,7 +81,7 @@ class LibraryReference:
         Raises:
             InvalidRequest: It is neither.
         """
-        return value if self._is_array(value) else to_scalar(value, name)  # type: ignore[return-value]
+        return value if self._is_array(value) else factor(name, value)  # type: ignore[return-value, arg-type]
 
     def _real_factor(self, name: str, value: SupportsFloat | Operand) -> RealFactor:
         """Return a real factor, as `_factor` does."""
@@ -105,17 +105,29 @@ def factor(name: str, value: Number) -> Scalar:
     """Return a factor in the form that messages hold.
 
     Raises:
-        InvalidRequest: The value is not a number.
+        InvalidRequest: The value is not a number; a truth value is none.
     """
+    _check_no_truth(name, value)
     return to_scalar(value, name)
+
+
+def _check_no_truth(name: str, value: Any) -> None:
+    """Refuse a truth value of Python's or NumPy's: it is a flag in the wrong place, not a number to compute with.
+
+    Raises:
+        InvalidRequest: It is one.
+    """
+    if isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b":
+        raise errors.InvalidRequest(f"{name} is {value!r}; it must be a number, and a truth value is none")
 
 
 def real(name: str, value: SupportsFloat) -> float:
     """Return a real number.
 
     Raises:
-        InvalidRequest: The value is not one.
+        InvalidRequest: The value is not one; a truth value is none.
     """
+    _check_no_truth(name, value)
     try:
         if isinstance(value, str | bytes):
             raise TypeError("a text is no number")

@@ -87,15 +87,9 @@ class WorldSteps(LibraryReference):
         if given is None:
             return ()
         if isinstance(given, list | tuple):
-            return tuple(_factor(each) for each in given)
-        return (_factor(given),) * self._ranks
-
-
-def _factor(given: Any) -> Scalar:
-    """Return a factor; a bool is none, here as elsewhere in worlds."""
-    if isinstance(given, bool):
-        raise errors.InvalidRequest(f"a factor is one number, not bool; got {given}")
-    return factor("factor", given)
+            return tuple(factor("factor", each) for each in given)
+        one: Any = given
+        return (factor("factor", one),) * self._ranks
 
 
 def _rank(name: str, given: Any) -> int:

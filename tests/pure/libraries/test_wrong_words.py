@@ -120,6 +120,21 @@ def test_no_value_of_a_parameter_raises_anything_but_a_typed_error(case: Case) -
     for_some(case, 4, typed)
 
 
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_truth_value_is_no_number(case: Case) -> None:
+    """For no parameter that is a number or a factor, of any library; `Device.full` and `fill` take it as an element."""
+
+    def refused(request: Any, _random: Any) -> None:
+        method, arguments = method_of(case, request)
+        for name, hint in parameters(case):
+            if is_factor(hint) or hint in {int, float, int | None, float | None}:
+                for truth in (True, False, np.True_, np.array(False)):
+                    with pytest.raises(errors.InvalidRequest, match=name):
+                        method(**arguments | {name: truth})
+
+    for_some(case, 1, refused)
+
+
 def matrix_of(kind: str) -> Any:
     """Return an array that a transform takes."""
     return FakeArray.of(np.zeros((4, 4)), "float32" if kind.startswith("r") else "complex64")
