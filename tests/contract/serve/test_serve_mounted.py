@@ -20,18 +20,22 @@ from fastapi.testclient import TestClient  # after the look whether it is there
 PAGE = Path(__file__).parents[3] / "docs" / "serving.md"
 
 
-def recipe(ledger: Ledger, name: str) -> Path:
-    """Write a file that the page shows."""
+def recipe(ledger: Ledger, name: str, *, starlette: bool = False) -> Path:
+    """Write a file that the page shows; of Starlette, with the same lifespan, and without FastAPI's routes."""
     (block,) = [block for block in blocks(PAGE) if block.file == name]
+    code = block.code
+    if starlette:
+        code = code.partition("@app.get")[0].replace("from fastapi import", "from starlette.applications import")
+        code = code.replace("FastAPI", "Starlette")
     path = ledger.path / name
-    path.write_text(block.code, encoding="utf-8")
+    path.write_text(code, encoding="utf-8")
     return path
 
 
 @contextlib.contextmanager
-def mounted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, app: str) -> Iterator[TestClient]:
+def mounted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, *, starlette: bool = False) -> Iterator[TestClient]:
     """Run an application of the page over a pool, which it joins at the start and leaves at the end."""
-    words, app_file = recipe(ledger, "words.py"), recipe(ledger, app)
+    words, app_file = recipe(ledger, "words.py"), recipe(ledger, "app.py", starlette=starlette)
     with ledger.start(f"{words}:Words") as pool:
         monkeypatch.setitem(os.environ, "ATOMR_MP_RUN_DIR", str(pool.run_dir))
         before = pool.status().sessions
@@ -43,7 +47,7 @@ def mounted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, app: str) -> Iterat
 
 def test_the_recipe_of_the_page_works(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """In FastAPI: an own route beside what is mounted; the pool is joined at the start and left at the end."""
-    with mounted(ledger, monkeypatch, "app.py") as client:
+    with mounted(ledger, monkeypatch) as client:
         assert client.get("/length/hello").json() == 5
         assert client.post("/pool/call/Words.length", json={"word": "four"}).json() == 4
         wrong = client.post("/pool/call/Words.length", json={"word": 4})
@@ -55,7 +59,7 @@ def test_the_recipe_of_the_page_works(ledger: Ledger, monkeypatch: pytest.Monkey
 
 def test_the_recipe_for_starlette_works_too(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls, streams, and the pool is left at the end."""
-    with mounted(ledger, monkeypatch, "starlette_app.py") as client:
+    with mounted(ledger, monkeypatch, starlette=True) as client:
         assert client.post("/pool/call/Words.length", json=["four"]).json() == 4
         assert client.get("/pool/health/ready").status_code == 200
 
