@@ -496,7 +496,7 @@ class Pool:
         priority = _priority(priority)
         in_flight = None if in_flight is None else amounts.whole("in_flight", in_flight, 1)
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
-        self._known.info(method)
+        info = self._known.info(method)
         self._client.worlds.check_priority(method, priority)
         from atomr_mp.mapping.async_run import AsyncMapRun, outcomes_of  # late: it takes asyncio
         from atomr_mp.mapping.item_target import ItemTarget
@@ -510,6 +510,8 @@ class Pool:
                 return_failures=return_failures,
             )
 
+        if info is not NOT_KNOWN_YET:
+            return run(info).outcomes(items)
         return outcomes_of(lambda: self._known.arrival(method, deadline_s or DEFAULT_DEADLINE_S), run, items)
 
     @property
