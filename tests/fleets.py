@@ -114,6 +114,11 @@ class Process:
         self.ended, self.left_waiting = arguments[-2:]
         return SimpleNamespace()
 
+    @property
+    def in_hand(self) -> list[Any]:
+        """Stand for the thread's."""
+        return []
+
     def meet(self, _meeting: Any) -> None:
         """Stand for the thread's."""
 

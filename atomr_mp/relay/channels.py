@@ -182,6 +182,8 @@ class RelayChannels:
             else:
                 self._dead.add(route)
         self._looked_s = own_s
+        for session_of, _ in list(self._sessions.values()):
+            session_of.look_for_client(own_s)
         for channel, _, _ in list(self._by_name.values()):
             if channel.away_s(own_s) > self.grace_s:
                 channel.kept = False

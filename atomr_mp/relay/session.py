@@ -70,6 +70,8 @@ class SessionChannel(RelayChannel):
         """Whether its client goes on with a session of another relay's."""
         self.is_whole = False
         """Whether the supervisor has said all with which the session begins: what belongs to it can be opened."""
+        self._is_away = False
+        """Whether the supervisor counts its client as away."""
         self.why = ""
         """Why it has ended, unless its client wanted it."""
         self.memory: Final = memory
@@ -98,6 +100,14 @@ class SessionChannel(RelayChannel):
         self._down = memoryview(b"")
         """What the client's window has no room for."""
         self._look()
+
+    def look_for_client(self, own_s: float) -> None:
+        """Tell the supervisor whether its client is away, if that has changed; `own_s` is the relay's own time."""
+        away = self.away_s(own_s) > 0
+        if away != self._is_away and self.client and not self.over:
+            self._is_away = away
+            self._tell(session.ClientAway(away))
+            self._flush()
 
     def endpoint(self, device: int, generation: int) -> str:
         """Return the path of an incarnation's socket.
@@ -151,6 +161,8 @@ class SessionChannel(RelayChannel):
             case session.Bye():
                 self.end(tell=True)
                 return
+            case session.ClientAway():
+                raise errors.ProtocolError("only the relay says that a client is away")
         self._tell(message)
 
     def _tell(self, message: session.FromClient, descriptor: int | None = None) -> None:

@@ -150,6 +150,29 @@ class WorldWatch:
         return f"rank {rank} has not begun call {member.begun + 1} of {published} for {now_s - since_s:.1f} s{why}"
 
 
+class HoldingRequest(NamedTuple):
+    """A request for which the planned end of an epoch waits."""
+
+    method: str
+    client: str
+    """Words for its client."""
+    for_s: float
+    """How long it has been open."""
+
+
+def held_by(holders: Sequence[HoldingRequest], count: int, for_s: float) -> str:
+    """Return a sentence on a planned end that waits for requests.
+
+    Args:
+        holders: The first of them, at least one.
+        count: How many there are.
+        for_s: How long it has waited.
+    """
+    named = [f"{each.method} of {each.client}, open for {each.for_s:.1f} s" for each in holders]
+    more = f"; and {count - len(named)} more" if count > len(named) else ""
+    return f"the planned end has waited {for_s:.1f} s for {'; '.join(named)}{more}"
+
+
 def _waits(member: MemberReading, met: int, members: Sequence[MemberReading]) -> bool:
     """Return whether a member waits in a collective that not all have met."""
     runs = member.begun > member.ended and not member.damage

@@ -130,6 +130,7 @@ class Supervisor:
             self._loop,
             tell=self._sessions.world_changed,
             note=self._note_world,
+            client_of=self._sessions.client_of,
         )
         self._made_worlds = MadeWorlds(
             self._worlds,

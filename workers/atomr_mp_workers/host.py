@@ -384,7 +384,7 @@ class Host:
         except errors.ContextPoisoned as error:
             raise FatalError(error) from error
 
-    def _obey(self) -> None:  # noqa: C901 - one case for each kind
+    def _obey(self) -> None:  # noqa: C901, PLR0912 - one case for each kind
         """Carry out the supervisor's orders."""
         while (order := self._channel.receive_waiting()) is not None:
             match order:
@@ -394,6 +394,11 @@ class Host:
                     self._end_session(number)
                 case control.SessionUnmapped(number):
                     self._store.slabs.close_opened(number)
+                case control.SessionAway(number, away):
+                    self._set_away(number, away=away)
+                case control.CloseEpoch(world, epoch):
+                    self._dispatcher.streams.end_unread(world, epoch)
+                    self._worlds.obey(order, self._channel.take_descriptor)
                 case control.Reclaim(number):
                     self._store.reclaim(number)
                 case control.ExportSlab():
@@ -416,6 +421,13 @@ class Host:
         self._channel.send(control.SessionAdmitted(order.number))
         if not self._serves:
             self._readiness.prepare_results()
+
+    def _set_away(self, number: int, *, away: bool) -> None:
+        """Take in whether the client of a session can be reached."""
+        session = self._peers.of(number)
+        if session is not None:
+            session.is_away = away
+            self._dispatcher.streams.readers_changed()
 
     def _begin_or_finish(self, order: control.FromSupervisor) -> None:
         """Begin to take calls, or to leave."""
@@ -440,6 +452,8 @@ class Host:
                 self._drained_ns = time.monotonic_ns() + (STRAGGLERS_NS if self._serves else 1)
                 self._imports_ahead.stop()
                 self._dispatcher.hurry()
+                if order.waited_for:
+                    self._dispatcher.streams.end_unread()
                 self._worlds.drain()
             case _ if not self._worlds.obey(order, self._channel.take_descriptor):
                 self._log.error("out of turn: %r", order)

@@ -176,6 +176,13 @@ class SessionUnmapped(Message, frozen=True, tag="session_unmapped"):
     number: U32
 
 
+class SessionAway(Message, frozen=True, tag="session_away"):
+    """The client of a session cannot be reached just now, or is back: away, it holds up no planned end."""
+
+    number: U32
+    away: bool
+
+
 class Reclaim(Message, frozen=True, tag="reclaim"):
     """Free what only this session held: no worker works for it now, and its process cannot reach the memory."""
 
@@ -324,7 +331,8 @@ class JoinEpoch(Message, frozen=True, tag="join_epoch"):
 class CloseEpoch(Message, frozen=True, tag="close_epoch"):
     """An epoch ends as planned: rank 0 publishes its last entry, and each member leaves behind that by itself.
 
-    A call that was not published is answered `CollectiveAborted` with `planned`. Answered `EpochLeft` by all.
+    A call that was not published is answered `CollectiveAborted` with `planned`. A stream whose reader takes nothing is
+    ended. Answered `EpochLeft` by all; before that rank 0 says who holds the epoch (`EpochHeld`).
     """
 
     world: U32
@@ -350,6 +358,9 @@ class WithdrawWorld(Message, frozen=True, tag="withdraw_world"):
 class Drain(Message, frozen=True, tag="drain"):
     """Finish what has been received, answer it, and exit with status 0."""
 
+    waited_for: bool = False
+    """Whether nothing takes calls before that, so that a stream whose reader takes nothing is ended."""
+
 
 class Rebind(Message, frozen=True, tag="rebind"):
     """Bind the data socket anew, at the same path: its file was removed. Connections stay. No answer."""
@@ -361,6 +372,7 @@ FromSupervisor = (
     | SessionOpened
     | SessionEnded
     | SessionUnmapped
+    | SessionAway
     | Reclaim
     | ExportSlab
     | ResultSlabOpened
@@ -575,6 +587,30 @@ class EpochBroken(Message, frozen=True, tag="epoch_broken"):
     """Whether that rank has not begun in time: its process is to be replaced."""
 
 
+MAX_HOLDERS: Final = 4
+"""Most requests that an `EpochHeld` names."""
+
+
+class EpochHolder(Message, frozen=True):
+    """A call that runs, or a stream that is open."""
+
+    session: U32
+    method: Name
+    since_ns: U64
+    """When it has come, CLOCK_MONOTONIC."""
+
+
+class EpochHeld(Message, frozen=True, tag="epoch_held"):
+    """An epoch that ends as planned waits for these requests. Said by rank 0, and again when others are the first."""
+
+    world: U32
+    epoch: U64
+    holders: Annotated[list[EpochHolder], msgspec.Meta(max_length=MAX_HOLDERS)]
+    """The earliest ones; empty once nothing holds it."""
+    count: U32
+    """How many there are."""
+
+
 FromWorker = (
     Ready
     | SessionAdmitted
@@ -598,6 +634,7 @@ FromWorker = (
     | EpochJoined
     | EpochLeft
     | EpochBroken
+    | EpochHeld
 )
 
 FROM_SUPERVISOR: Final[Codec[FromSupervisor]] = Codec(FromSupervisor, channel="control")

@@ -24,7 +24,7 @@ def refusal_of(message: session.FromClient, origin: session.RemoteOrigin) -> ses
             return None
         case session.OpenSlab() | session.RegisterSlab() | session.ForgetSlab() | session.LendSlab():
             return None
-        case session.Hello() | session.Reach() | session.ResultsRead() | session.Bye():
+        case session.Hello() | session.Reach() | session.ResultsRead() | session.ClientAway() | session.Bye():
             return None
         case session.MakeWorld() | session.CloseWorld() | suspects.Suspect() | suspects.Acquit():
             return None

@@ -187,6 +187,12 @@ class ResultsRead(Message, frozen=True, tag="results_read"):
     generation: U32
 
 
+class ClientAway(Message, frozen=True, tag="client_away"):
+    """Tell whether the remote client can be reached. Said by the relay in its place. Not answered."""
+
+    away: bool
+
+
 class Bye(Message, frozen=True, tag="bye"):
     """End the session. The supervisor closes the connection, and memory of slabs is free at once.
 
@@ -219,6 +225,7 @@ FromClient = (
     | Acquit
     | Reach
     | ResultsRead
+    | ClientAway
     | Bye
 )
 

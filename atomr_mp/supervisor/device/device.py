@@ -389,7 +389,13 @@ class SupervisedDevice:
             return
         self.life.reason = "its worker finishes what it holds"
         timeout_s = self.plans.held.settings.drain_timeout_s
-        worker.drain(timeout_s, lambda: self.life.take(lambda: self._on_drain_timeout(worker, timeout_s)))
+        standby = self.roles.standby
+        takes_over = standby is not None and standby.is_ready and self.life.state is not State.STOPPING
+        worker.drain(
+            timeout_s,
+            lambda: self.life.take(lambda: self._on_drain_timeout(worker, timeout_s)),
+            waited_for=not takes_over,
+        )
 
     def _on_drain_timeout(self, worker: Incarnation, timeout_s: float) -> None:
         worker.parting.took_too_long(timeout_s)

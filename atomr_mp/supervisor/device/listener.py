@@ -11,6 +11,8 @@ from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervision.suspicion import Death
 from atomr_mp.transport.descriptors import Descriptor
 
+WorldMessage = control.EpochJoined | control.EpochLeft | control.EpochBroken | control.EpochHeld
+
 
 class ResidentListener(Protocol):
     """The keeper of memory that outlives the processes."""
@@ -68,7 +70,7 @@ class WorldListener(Protocol):
             ProtocolError: It is no member of this world.
         """
 
-    def heard(self, worker: Worker, message: control.EpochJoined | control.EpochLeft | control.EpochBroken) -> None:
+    def heard(self, worker: Worker, message: WorldMessage) -> None:
         """A process has said something about an epoch.
 
         Raises:

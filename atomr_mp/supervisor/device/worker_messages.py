@@ -93,7 +93,7 @@ class WorkerMessages:
                 self._worlds.mailbox(worker.key, message, descriptor)
             case control.WorldRefused():
                 self._worlds.refused(worker.key, message)
-            case control.EpochJoined() | control.EpochLeft() | control.EpochBroken():
+            case control.EpochJoined() | control.EpochLeft() | control.EpochBroken() | control.EpochHeld():
                 self._worlds.heard(worker.key, message)
             case control.SessionViolated(number, reason):
                 self._log.note("violation", reason, session=number)

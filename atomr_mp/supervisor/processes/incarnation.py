@@ -256,10 +256,16 @@ class Incarnation:
         self.tell(control.Promote(), predecessor_end)
         self._promoted_s = time.monotonic()
 
-    def drain(self, timeout_s: float, on_timeout: Callable[[], None]) -> None:
-        """Tell it to finish its requests and leave; start the timer of that anew."""
+    def drain(self, timeout_s: float, on_timeout: Callable[[], None], *, waited_for: bool = False) -> None:
+        """Tell it to finish its requests and leave; start the timer of that anew.
+
+        Args:
+            timeout_s: The time that it has.
+            on_timeout: Called after that.
+            waited_for: Whether nothing takes calls before its end.
+        """
         self.parting.told_to_finish()
-        self.tell(control.Drain())
+        self.tell(control.Drain(waited_for))
         self.set_timer(timeout_s, on_timeout)
 
     def leave(self) -> None:

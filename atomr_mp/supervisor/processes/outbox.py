@@ -92,4 +92,5 @@ _OF_A_SESSION: Final = (
     control.ExportSlab,
     control.ResultSlabOpened,
     control.SessionUnmapped,
+    control.SessionAway,
 )

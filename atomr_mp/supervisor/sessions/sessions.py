@@ -105,6 +105,8 @@ class ClientSession:
         self.session: Final = os.urandom(16)
         self.secret: Final = os.urandom(16)
         self.closed = False
+        self.away = False
+        """Whether its remote client cannot be reached, as the relay says."""
         self.unreached: dict[int, session.Reach] = {}
         """Devices to which its attempts to connect fail, by its last report."""
 
@@ -220,6 +222,16 @@ class Sessions:
         """The descriptors of clients' memory that are kept open."""
         return self._slabs.descriptors
 
+    def client_of(self, number: int) -> str:
+        """Return words for the client of a session."""
+        each = self._sessions.get(number)
+        if each is None:
+            return f"session {number}, which has ended"
+        name = clip(each.name, NAME_CHARS) or "?"
+        if each.origin is None:
+            return f"client {name} (pid {each.pid})"
+        return f"remote client {name} (key {each.key}{', away' if each.away or each.is_cut else ''})"
+
     def listen(self, listener: SessionListener) -> None:
         """Accept new connections."""
         self._listener = listener
@@ -282,6 +294,8 @@ class Sessions:
         for each in list(self._sessions.values()):
             if each.may_call:
                 yield _introduction(each), None
+                if each.away:
+                    yield control.SessionAway(each.number, away=True), None
                 yield from self._slabs.introductions(each.number, device)
 
     def device_changed(self, device: int, *, published: bool = False) -> None:
@@ -420,7 +434,7 @@ class Sessions:
             if reach is not None and reach.generation == generation
         ]
 
-    def _hear(self, each: ClientSession, message: session.FromClient) -> None:  # noqa: C901 - one case for each kind
+    def _hear(self, each: ClientSession, message: session.FromClient) -> None:  # noqa: C901, PLR0912 - one case for each kind
         match message:
             case session.Hello() if not each.name:
                 session.check_version(message.version)
@@ -443,6 +457,10 @@ class Sessions:
                 each.take_reach(message, len(self._devices))
                 if message.failures:
                     self._unreached()
+            case session.ClientAway(away):
+                if each.origin is None:
+                    raise errors.ProtocolError("only the relay says that a client is away")
+                self._set_away(each, away=away)
             case session.MakeWorld() | session.CloseWorld():
                 self._make_world(each, message)
             case session.Bye(mapped):
@@ -451,6 +469,14 @@ class Sessions:
                 if each.observer:
                     raise errors.ProtocolError("slabs are for sessions that may call, and this is an observer's")
                 self._relay(each, message)
+
+    def _set_away(self, each: ClientSession, *, away: bool) -> None:
+        """Tell the workers whether the client of a session can be reached."""
+        if each.away != away and each.may_call:
+            each.away = away
+            for device in self._devices:
+                for worker in device.roles.all:
+                    worker.tell(control.SessionAway(each.number, away))
 
     def _make_world(self, each: ClientSession, request: session.MakeWorld | session.CloseWorld) -> None:
         """Make or close a world of a session."""
@@ -556,6 +582,7 @@ class Sessions:
         self._loop.forget(new.peer.fileno())
         each.peer, each.origin = new.peer, hello.origin
         each.lasting.connected()
+        self._set_away(each, away=False)
         self._loop.watch(each.peer.fileno(), select.EPOLLIN, lambda events: self._on_ready(each, events))
         self._send(each, self._welcome_of(each))
         for message, descriptor in self._slabs.kept(each.number):

@@ -17,6 +17,7 @@ both are there, so that a standby has nothing left to map when it takes over.
 from __future__ import annotations
 
 import functools
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -42,7 +43,8 @@ from atomr_mp.supervision.world_members import (
     WorldMembers,
     WorldOrder,
 )
-from atomr_mp.supervision.world_watch import WorldWatch, read_member, read_published
+from atomr_mp.supervision.world_watch import HoldingRequest, WorldWatch, held_by, read_member, read_published
+from atomr_mp.supervisor.device.listener import WorldMessage
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import WorldPlan
 from atomr_mp.supervisor.worlds.files import ProcessFiles, StopFile
@@ -72,10 +74,11 @@ LEAVE_S: Final = 10.0
 REASON_CHARS: Final = 300
 """Longest text of a cause that a device or a worker gives."""
 
+_CLOSES: Final = frozenset({WorldState.CLOSING, WorldState.ENDING})
+"""States in which a planned end waits for what runs."""
+
 _GOES_ON: Final = frozenset({WorldState.FORMING, WorldState.READY, WorldState.CLOSING, WorldState.ENDING})
 """States in which members may still find their epoch broken."""
-
-WorldMessage = control.EpochJoined | control.EpochLeft | control.EpochBroken
 
 Offer = tuple[control.FromSupervisor, Descriptor | None]
 """A message to a process, and the descriptor that travels with it."""
@@ -92,6 +95,7 @@ class WorldKeeper:
         tell: Tells the clients of the world.
         note: Writes an event: its name, its text and its facts.
         freed: Called once the world is closed and all of its members have left.
+        client_of: Returns words for the client of a session.
 
     Raises:
         OSError: No descriptor is left.
@@ -106,6 +110,7 @@ class WorldKeeper:
         tell: Callable[[WorldInfo], None],
         note: Callable[[str, str, Mapping[str, Scalar]], None],
         freed: Callable[[], object] = lambda: None,
+        client_of: Callable[[int], str] = "session {}".format,
     ) -> None:
         self.plan: Final = plan
         self._processes = processes
@@ -113,6 +118,7 @@ class WorldKeeper:
         self._tell = tell
         self._note = note
         self._freed = freed
+        self._client_of = client_of
         self._members = WorldMembers(len(plan.devices), mailboxes=plan.mailboxes)
         self._stop: StopFile | None = StopFile(plan.name)
         """None once the world was freed."""
@@ -134,6 +140,12 @@ class WorldKeeper:
         """What the timer waits for."""
         self._told: WorldInfo | None = None
         self._watch: Final = WorldWatch()
+        self._held: control.EpochHeld | None = None
+        """The requests that hold the planned end of an epoch."""
+        self._closes_since_s = 0.0
+        """When the latest planned end has begun, by the monotonic clock."""
+        self._noted_held = 0
+        """The latest epoch with an event on its holders."""
 
     # --- what others ask -------------------------------------------------------------------------------------------
 
@@ -185,8 +197,31 @@ class WorldKeeper:
         return operators.WorldProgress(
             found.published,
             [operators.WorldMemberProgress(each.begun, each.ended, doing) for each, doing in found.members],
-            found.waits,
+            self._held_by(now_s) or found.waits,
         )
+
+    def note_held(self, now_s: float) -> None:
+        """Write an event, once, of who holds a planned end for as long as the time between two looks."""
+        epoch = self._members.epoch
+        if now_s < self._closes_since_s + LOOK_S or epoch == self._noted_held or not (text := self._held_by(now_s)):
+            return
+        self._noted_held = epoch
+        assert self._held is not None
+        first = self._held.holders[0]
+        facts: dict[str, Scalar] = {"world": self.plan.name, "epoch": epoch, "method": first.method}
+        facts["client"] = self._client_of(first.session)
+        self._note("world_held", f"world {self.plan.name}: {text}", facts)
+
+    def _held_by(self, now_s: float) -> str:
+        """Return a sentence on the requests that hold a planned end, "" if none does."""
+        held = self._held
+        if held is None or not held.holders or held.epoch != self._members.epoch or self._members.state not in _CLOSES:
+            return ""
+        holders = [
+            HoldingRequest(each.method, self._client_of(each.session), max(0.0, now_s - each.since_ns / 1e9))
+            for each in held.holders
+        ]
+        return held_by(holders, held.count, now_s - self._closes_since_s)
 
     @property
     def descriptors(self) -> list[int]:
@@ -306,6 +341,8 @@ class WorldKeeper:
                     self._replace([WorldMember(rank, generation)], why, WORD_OF_UNFIT)
             case control.EpochLeft():
                 self._take(self._members.left(rank, generation, message.epoch, message.reason))
+            case control.EpochHeld() if rank == 0:
+                self._held = message
             case control.EpochBroken():
                 if message.rank >= len(self.plan.devices) or (message.late and message.rank < 0):
                     raise errors.ProtocolError(f"world {self.plan.name} has no rank {message.rank}")
@@ -405,6 +442,7 @@ class WorldKeeper:
         self._set_timer(JOIN_S, "joined", functools.partial(self._members.join_late, epoch))
 
     def _finish(self, epoch: int, members: tuple[WorldMember, ...]) -> None:
+        self._closes_since_s = time.monotonic()
         for member in members:
             self._tell_member(member, control.CloseEpoch(self.plan.number, epoch))
         if self._members.state is WorldState.CLOSING or self.plan.session:

@@ -13,9 +13,10 @@ from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervisor.device.device import SupervisedDevice
+from atomr_mp.supervisor.device.listener import WorldMessage
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import WorldPlan
-from atomr_mp.supervisor.worlds.keeper import LOOK_S, Offer, WorldKeeper, WorldMessage
+from atomr_mp.supervisor.worlds.keeper import LOOK_S, Offer, WorldKeeper
 from atomr_mp.supervisor.worlds.processes import DeviceProcesses
 from atomr_mp.transport.descriptors import Descriptor
 
@@ -33,6 +34,7 @@ class Worlds:
         loop: The supervisor's loop.
         tell: Tells the clients of a world that has changed.
         note: Writes an event: its name, its text and its facts.
+        client_of: Returns words for the client of a session.
 
     Raises:
         OSError: No descriptor is left.
@@ -46,12 +48,16 @@ class Worlds:
         *,
         tell: Callable[[WorldInfo], None],
         note: Callable[[str, str, Mapping[str, Scalar]], None],
+        client_of: Callable[[int], str] = "session {}".format,
     ) -> None:
         self._devices: Final = devices
         self._loop: Final = loop
         self._note: Final = note
+        self._client_of: Final = client_of
         self._processes: Final = DeviceProcesses(devices)
-        self._keepers = [WorldKeeper(plan, self._processes, loop, tell=tell, note=note) for plan in plans]
+        self._keepers = [
+            WorldKeeper(plan, self._processes, loop, tell=tell, note=note, client_of=client_of) for plan in plans
+        ]
         self._removed: Final[dict[int, None]] = {}
         """Numbers of the worlds that were removed last. Their processes may still say something of them."""
         self._of: Final[dict[int, list[tuple[int, WorldKeeper]]]] = {}
@@ -75,7 +81,9 @@ class Worlds:
         Raises:
             OSError: No descriptor is left; nothing was made.
         """
-        keeper = WorldKeeper(plan, self._processes, self._loop, tell=tell, note=self._note, freed=freed)
+        keeper = WorldKeeper(
+            plan, self._processes, self._loop, tell=tell, note=self._note, freed=freed, client_of=self._client_of
+        )
         offers = self._offers(keeper)
         self._keepers.append(keeper)
         if not self._watches:
@@ -268,6 +276,8 @@ class Worlds:
 
     def _look_again(self) -> None:
         self._note_waits()
+        for keeper in self._keepers:
+            keeper.note_held(time.monotonic())
         self._watch()
 
     def _note_waits(self) -> None:

@@ -7,6 +7,7 @@ import gc
 import itertools
 import mmap
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -562,6 +563,32 @@ def test_the_restart_of_one_device_closes_the_epoch_and_its_successor_forms_the_
         stage.told()
     assert stage.info.generations == [2, 2]
     assert [event for event, _, _ in stage.notes] == ["world_ready", *["world_closing", "world_ready"] * 2]
+
+
+def test_a_planned_end_that_waits_names_for_whom(stage: Stage) -> None:
+    """As long as rank 0 says so of the epoch that ends; one event tells of it."""
+    stage.formed()
+    holding = control.EpochHolder(7, "A.run", int((time.monotonic() - 60) * 1e9))
+    held = control.EpochHeld(1, 1, [holding], 3)
+    stage.keeper.heard(0, 1, held)
+    assert stage.keeper.progress(time.monotonic()).waits == "", "nothing ends"
+    stage.keeper.leaves(1, 1, "its worker is replaced (restart)", answers=True)
+    now_s = time.monotonic()
+    stage.keeper.heard(1, 1, control.EpochHeld(1, 1, [], 0))
+    found = stage.keeper.progress(now_s + 5).waits
+    assert found.startswith("the planned end has waited ")
+    assert " s for A.run of session 7, open for 6" in found
+    assert found.endswith("; and 2 more")
+    for _ in range(2):
+        stage.keeper.note_held(now_s)
+        stage.keeper.note_held(now_s + 5)
+    assert [facts for event, _, facts in stage.notes if event == "world_held"] == [
+        {"world": "tp", "epoch": 1, "method": "A.run", "client": "session 7"}
+    ]
+    stage.keeper.heard(0, 1, control.EpochHeld(1, 1, [], 0))
+    assert stage.keeper.progress(now_s + 5).waits == ""
+    with pytest.raises(errors.ProtocolError, match="was not formed yet"):
+        stage.keeper.heard(0, 1, control.EpochHeld(1, 9, [holding], 1))
 
 
 def test_a_planned_end_that_takes_too_long_is_an_end_as_others(stage: Stage) -> None:

@@ -62,6 +62,8 @@ class Answers:
         else:
             if kind is StreamRequest:
                 self.forget(cast("StreamRequest", request))
+                if cast("StreamRequest", request).moves:
+                    return
                 request.peer.unanswered += 1  # it does not count among them
             if error is not None:
                 # Its method may have had a result before that: a stream's was to end it, and what a device had yet to

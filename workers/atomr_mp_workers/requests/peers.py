@@ -41,6 +41,7 @@ class AdmittedSession:
         "error_form",
         "group",
         "holder",
+        "is_away",
         "number",
         "opening",
         "parts",
@@ -76,6 +77,8 @@ class AdmittedSession:
         self.opening = 0
         """Slabs of other devices that are being opened for it elsewhere than on the loop; its calls wait for them."""
         self.ended = False
+        self.is_away = False
+        """Whether its client cannot be reached just now."""
         holder.pid = opened.pid
         self.holder: Final = holder
         """The holder of its device memory."""

@@ -111,6 +111,8 @@ class Membership:
         """Whether the supervisor knows that the epoch cannot go on."""
         self._quiet_due_ns: int | None = None
         """When to look whether the others are quiet for a part that has to run alone; None if there is none."""
+        self._holders: list[control.EpochHolder] = []
+        """The requests that hold a planned end, as the supervisor knows them."""
         self._latest = (0, -1, "")
         """The epoch that it has left last, with the rank and the cause of its end."""
         self._session: Final = offered.session
@@ -148,7 +150,7 @@ class Membership:
         )
         self._epoch, self._end, self._reason = epoch, end, ""
         self._is_reported = self._is_cut = False
-        self._unable = ""
+        self._unable, self._holders = "", []
         self._queue.enter(epoch)
         self._thread.meet(meeting)
         self._view.enter(meeting)
@@ -368,12 +370,23 @@ class Membership:
             epoch.look(now_ns)
             if epoch.publisher is not None and self._waiting.drop_late(epoch.publisher, now_ns):
                 self._wake()
+            if self.state is MemberState.CLOSING and epoch.publisher is not None:
+                self._tell_holders(epoch.number)
             if epoch.damage:
                 self.give_up(epoch.damage)
             else:
                 self._report_broken(epoch, end, now_ns)
         if self.state is MemberState.LEAVING and not (self._thread.ahead or self._queue.has_streams):
             self._feed(MemberEvent.IDLE)
+
+    def _tell_holders(self, epoch: int) -> None:
+        """Tell the supervisor for whom a planned end waits, if that has changed."""
+        requests = {each for each in (*self._thread.in_hand, *self._queue.open_streams) if each.gang is not None}
+        first = sorted(requests, key=lambda each: each.received_ns)[: control.MAX_HOLDERS]
+        holders = [control.EpochHolder(each.peer.session.number, each.method.name, each.received_ns) for each in first]
+        if holders != self._holders:
+            self._holders = holders
+            self._send(control.EpochHeld(self.number, epoch, holders, len(requests)))
 
     def _report_broken(self, epoch: JoinedEpoch, end: EpochEnd, now_ns: int) -> None:
         """Tell the supervisor, once, of what keeps an epoch from going on."""

@@ -87,6 +87,8 @@ class StreamRequest(Request):
         """Whether a stream of a world takes a step in its turn: rank 0 says so, for all ranks."""
         self.unwanted: errors.AtomrError | None = None
         """The error of a stream of a world that is to end on all ranks."""
+        self.moves = False
+        """Whether it ends here unanswered: its client goes on with it elsewhere, behind this worker's end."""
         self._generator: Generator[Any, None, Any] | None = None
         self._context: Final = contextvars.copy_context()
         self._thread_state: Final = ThreadState()

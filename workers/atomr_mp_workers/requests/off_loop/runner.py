@@ -106,6 +106,10 @@ class ActorRunner(ABC):
     def end_stream(self, stream: StreamRequest, error: errors.AtomrError) -> None:  # noqa: B027 - as above
         """Have a stream of a world end on all ranks, and here with this error."""
 
+    def left_behind(self, why: str) -> errors.AtomrError:
+        """Return the error of a stream of a world that is not read while its epoch ends as planned; takes why."""
+        raise NotImplementedError(why)
+
     def interrupt(self, request: Request) -> bool:  # noqa: ARG002 - what runs on a thread goes on
         """Have a running request end early; return whether that can be done."""
         return False

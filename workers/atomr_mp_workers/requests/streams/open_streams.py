@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from atomr_mp import errors
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter
 from atomr_mp.protocol.messages import data
+from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.kinds.stream_life import StreamEvent, StreamState
@@ -26,6 +27,9 @@ has not run, so it is looked at again, each time after twice as long."""
 
 LONGEST_LOOK_NS: Final = 1_000_000_000
 """The longest time between two looks at a turn."""
+
+READER_NS: Final = 2_000_000_000
+"""How long a reader that takes nothing holds up a planned end."""
 
 ENDED_PLACE: Final = -2
 """The place of a stream that has given its place on the board back."""
@@ -76,6 +80,8 @@ class OpenStreams:
         self._pauses = pauses
         self._stall_ns = stall_ns
         self._is_asynchronous = is_asynchronous
+        self._ending: Final[dict[int | None, int]] = {}
+        """The epoch of each world that ends as planned, and under None whether this process does, with 0."""
         self._due_ns = NEVER_NS
         """When a stream that is aside may have to be ended, if nothing else happens."""
         self.stepped: Final[dict[str, Stepped]] = {}
@@ -100,6 +106,21 @@ class OpenStreams:
     def is_paused(self) -> bool:
         """Whether streams that have begun have to pause."""
         return self._pauses()
+
+    def end_unread(self, world: int | None = None, epoch: int = 0) -> None:
+        """Let no reader hold up the planned end of a world's epoch, or of this process, for long.
+
+        Args:
+            world: The world's number; None for this process.
+            epoch: The epoch.
+        """
+        self._ending[world] = epoch
+        self._due_ns = 0
+
+    def readers_changed(self) -> None:
+        """Take in that a client cannot be reached, or is back."""
+        if self._ending:
+            self._due_ns = 0
 
     def begin_turn(self, stream: StreamRequest, now_ns: int) -> None:
         """Record that a stream which has begun takes a turn."""
@@ -133,6 +154,8 @@ class OpenStreams:
                 self._again[:] = [each for each in self._again if each[-1] is not stream]
                 heapq.heapify(self._again)
             return False
+        if stream.peer.session.is_away and self._is_waited_for(stream):
+            self._due_ns = 0
         if stream.gang is not None:
             stream.parked_ns = now_ns
             self._queue(stream, StreamEvent.REST)  # its world says when it goes on
@@ -162,11 +185,12 @@ class OpenStreams:
     def give_held(self, stream: StreamRequest) -> None:
         """Send held parts of a stream, as far as its reader has room."""
         held, credit = stream.held, stream.credit
+        had_room = bool(credit)
         while held and credit:
             encoded, nbytes = held.popleft()
             stream.held_bytes -= nbytes
             self._answers.give_part(stream, credit.send(nbytes), encoded, nbytes)
-        if not credit:
+        if had_room and not credit:
             stream.parked_ns = time.monotonic_ns()
             self._due_ns = min(self._due_ns, self._due_of(stream))
 
@@ -269,14 +293,43 @@ class OpenStreams:
             runs_with_others = stream.state is StreamState.RUNNING and stream.method.name in self.stepped
             is_dry = stream.state is StreamState.READY and stream.gang is not None and self._is_dry(stream)
             is_aside = stream.state is StreamState.PARKED or runs_with_others or is_dry
-            if stream.closing is not None or stream.unwanted is not None or not is_aside:
+            if stream.closing is not None or stream.unwanted is not None:
+                continue
+            if stream.peer.session.is_away and self._is_waited_for(stream):
+                found = True
+                self._leave_behind(stream, "its client is away")
+                continue
+            if not is_aside:
                 continue
             if (due_ns := self._due_of(stream)) > now_ns:
                 self._due_ns = min(self._due_ns, due_ns)
                 continue
             found = True
-            self._close(stream, _late(stream) if stream.until_ns <= now_ns else self._stalled(stream))
+            if stream.until_ns <= now_ns:
+                self._close(stream, _late(stream))
+            elif self._is_waited_for(stream):
+                self._leave_behind(stream, f"its reader has taken nothing for {READER_NS / 1e9:g} s")
+            else:
+                self._close(stream, self._stalled(stream))
         return found
+
+    def _is_waited_for(self, stream: StreamRequest) -> bool:
+        """Return whether a planned end, behind which others can go on, waits for a stream that has begun."""
+        if not self._ending or stream.state is StreamState.WAITING or stream.state is StreamState.OVER:
+            return False
+        gang = stream.gang
+        if gang is not None and self._ending.get(gang.world) == gang.epoch:
+            return stream.sends
+        return None in self._ending and (gang is None or stream.draining)
+
+    def _leave_behind(self, stream: StreamRequest, why: str) -> None:
+        """End a stream that holds up a planned end."""
+        if stream.gang is not None:
+            self._close(stream, self._threads[stream.method.name].left_behind(why))
+            return
+        stream.moves = stream.method.resumes is not Resumes.NEVER
+        text = f"the worker was to be replaced or stopped while this stream of {stream.method.name} was open: {why}"
+        self._close(stream, errors.DeadlineExceeded(text, maybe_executed=True))
 
     def resume(self) -> None:
         """Let paused streams go on."""
@@ -323,7 +376,8 @@ class OpenStreams:
     def _due_of(self, stream: StreamRequest) -> int:
         if stream.credit:
             return stream.until_ns
-        return min(stream.until_ns, stream.parked_ns + self._stall_ns)
+        patience_ns = min(self._stall_ns, READER_NS) if self._is_waited_for(stream) else self._stall_ns
+        return min(stream.until_ns, stream.parked_ns + patience_ns)
 
     def _stalled(self, stream: StreamRequest) -> errors.DeadlineExceeded:
         return errors.DeadlineExceeded(

@@ -26,7 +26,7 @@ from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.worlds.order.batches import OrderOfBatches
 from atomr_mp_workers.worlds.order.calls import OrderOfCalls
 from atomr_mp_workers.worlds.order.shared_steps import SharedStep, SharedSteps, pack_roles
-from atomr_mp_workers.worlds.order.steps import PartKey, StepOrder
+from atomr_mp_workers.worlds.order.steps import UNWANTED, PartKey, StepOrder, StreamEnd
 
 AHEAD: Final = 32
 """Most entries that not all members have ended. What is published runs, even if its session has ended since."""
@@ -145,9 +145,9 @@ class Publisher:
         """Return the order in which a stream takes its steps."""
         return self.shared if key in self.shared else self.streams
 
-    def end(self, key: PartKey) -> None:
-        """Have an unwanted stream end on all ranks."""
-        if self.order_of(key).end(key):
+    def end(self, key: PartKey, end: StreamEnd = UNWANTED) -> None:
+        """Have a stream end on all ranks."""
+        if self.order_of(key).end(key, end):
             self._declined.append(key)
 
     def cancel(self, session: int) -> None:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from atomr_mp.protocol.world import MemberReader, Outcome, WorldPageDamagedError
 from atomr_mp.protocol.world.page import MAX_STEPPED
-from atomr_mp_workers.worlds.order.steps import UNWANTED, Ending, PartKey, StreamEnd
+from atomr_mp_workers.worlds.order.steps import MOVED, UNWANTED, Ending, PartKey, StreamEnd
 
 _OVER: Final = frozenset({Outcome.ENDED, Outcome.FAILED})
 _FAILED: Final = frozenset({Outcome.FAILED, Outcome.LEFT})
@@ -193,7 +193,7 @@ class SharedSteps:
             if not self._is_live(key):
                 self.forget(key)
             elif part.is_resumable:
-                self.end(key, StreamEnd(Ending.MOVED))
+                self.end(key, MOVED)
         for method in self._methods.values():
             method.waiting.clear()
 

@@ -67,6 +67,7 @@ class StreamEnd(NamedTuple):
 
 
 UNWANTED: Final = StreamEnd(Ending.UNWANTED)
+MOVED: Final = StreamEnd(Ending.MOVED)
 
 
 def judge_step(outcomes: Sequence[Outcome]) -> StreamEnd | None:
@@ -155,7 +156,7 @@ class StepOrder:
         """Have all streams end that can go on in another epoch; the others go on to their ends."""
         for key in [*self._stepping, *self._resting]:
             if key in self._resumable:
-                self.end(key, StreamEnd(Ending.MOVED))
+                self.end(key, MOVED)
 
     # --- what the publisher does -----------------------------------------------------------------------------------
 

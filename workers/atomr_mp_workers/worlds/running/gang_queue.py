@@ -18,7 +18,7 @@ from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.order.batches import BatchedPart
 from atomr_mp_workers.worlds.order.joined_epoch import JoinedEpoch
 from atomr_mp_workers.worlds.order.shared_steps import Role, SteppedPart, unpack_roles
-from atomr_mp_workers.worlds.order.steps import UNWANTED, PartKey, StreamEnd
+from atomr_mp_workers.worlds.order.steps import MOVED, UNWANTED, PartKey, StreamEnd
 
 NUMBER_BITS: Final = 32
 """The epoch stands above so many bits of a stream's number."""
@@ -36,6 +36,10 @@ class StreamsTogether(Protocol):
     @property
     def has_streams(self) -> bool:
         """Whether streams have begun whose end the method does not know."""
+
+    @property
+    def open_streams(self) -> list[StreamRequest]:
+        """Streams that have begun and not ended here."""
 
     def why_unfit(self, live: Sequence[PartKey], gone: Sequence[PartKey], new: dict[PartKey, StreamRequest], /) -> str:
         """Return why this process cannot take a step, "" if it can."""
@@ -112,6 +116,11 @@ class GangQueue:
         return bool(self._streams) or any(each.has_streams for each in self.stepped.values())
 
     @property
+    def open_streams(self) -> list[StreamRequest]:
+        """Streams that have begun and not ended here."""
+        return [*self._streams.values(), *(stream for each in self.stepped.values() for stream in each.open_streams)]
+
+    @property
     def has_parts(self) -> bool:
         """Whether something may still be published that begins here."""
         return bool(self._parts or self._streams)
@@ -171,8 +180,14 @@ class GangQueue:
             return
         if key is not None and self.epoch is not None and self.epoch.publisher is not None:
             stream.unwanted = stream.unwanted or error
-            self.epoch.publisher.end(key)
+            self.epoch.publisher.end(key, MOVED if _is_planned(error) else UNWANTED)
             self.epoch.wake_loop()
+
+    def left_behind(self, why: str) -> errors.AtomrError:
+        """Return the error of a stream that is not read while its epoch ends as planned; takes why."""
+        error = self.explain(MOVED)
+        error.message += f", and was ended: {why}"
+        return error
 
     def withdraw(self, request: Request) -> bool:
         """As rank 0, have no rank begin a cancelled call that was not published; return whether none does."""
@@ -359,7 +374,10 @@ class GangQueue:
 
     def _error_of(self, stream: StreamRequest, end: StreamEnd) -> errors.AtomrError:
         """Return the error of a stream that the ring ends."""
-        return stream.unwanted if end == UNWANTED and stream.unwanted else self.explain(end)
+        unwanted = stream.unwanted
+        if unwanted is not None and (end == UNWANTED or (end == MOVED and _is_planned(unwanted))):
+            return unwanted
+        return self.explain(end)
 
     def _let_end_together(self, stepped: StreamsTogether) -> None:
         assert self._left is not None
@@ -370,6 +388,10 @@ class GangQueue:
     def _take_part(self, key: PartKey) -> Request | None:
         self._added.discard(key)
         return self._parts.pop(key, None)
+
+
+def _is_planned(error: errors.AtomrError) -> bool:
+    return isinstance(error, errors.CollectiveAborted) and error.planned
 
 
 def key_of(request: Request) -> PartKey | None:

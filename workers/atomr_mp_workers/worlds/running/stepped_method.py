@@ -72,6 +72,11 @@ class GangSteppedMethod(SteppedMethod, SharedRuns):
         """Whether streams have begun whose end the method does not know."""
         return any(each.is_untold for each in self._members.values())
 
+    @property
+    def open_streams(self) -> list[StreamRequest]:
+        """Streams that have begun and not ended here."""
+        return [each.stream for each in self._members.values() if each.stream.state is not StreamState.OVER]
+
     def why_unfit(self, live: Sequence[PartKey], gone: Sequence[PartKey], new: dict[PartKey, StreamRequest]) -> str:
         """Return why this process cannot take the step that the ring says, "" if it can.
 

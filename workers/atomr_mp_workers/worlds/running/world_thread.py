@@ -81,6 +81,11 @@ class WorldThread(ActorThreads):
         """Whether nothing that the ring says is left to begin while a suspect waits."""
         return self.queue.is_settled
 
+    @property
+    def in_hand(self) -> list[Request]:
+        """The requests that it was given and has not given back."""
+        return [each for run in self._on for each in run.requests]
+
     def meet(self, meeting: EpochMeeting | None) -> None:
         """Have the calls of an epoch use its meeting; None behind its end."""
         self._meeting = meeting
@@ -120,6 +125,10 @@ class WorldThread(ActorThreads):
     def end_stream(self, stream: StreamRequest, error: errors.AtomrError) -> None:
         """Have a stream end on all ranks."""
         self.queue.end(stream, error)
+
+    def left_behind(self, why: str) -> errors.AtomrError:
+        """Return the error of a stream that is not read while its epoch ends as planned; takes why."""
+        return self.queue.left_behind(why)
 
     def passed_over(self, request: Request) -> None:
         """Count the entry of a request as ended that was given out and is not run.
