@@ -127,6 +127,9 @@ class Process:
         if isinstance(error, errors.DeadlineExceeded | errors.Cancelled):
             cast("Part", request).answer("late" if isinstance(error, errors.DeadlineExceeded) else "cancelled")
             return
+        if isinstance(error, errors.InvalidRequest):
+            cast("Part", request).answer("invalid")
+            return
         assert isinstance(error, errors.CollectiveAborted)
         refused = "declined" if "another rank" in str(error) else "aborted"
         cast("Part", request).answer("moves" if error.planned else refused)
@@ -154,10 +157,12 @@ class Process:
         batched: bool = False,
         fits: bool = True,
         due_ns: int = NEVER_NS,
+        alone: bool = False,
     ) -> Part:
         """Have a part come: a single one, or one for a batch, with arguments that fit or do not."""
         session = self.sessions.setdefault(number, Session(number))
         part = Part(session, data.Gang(WORLD, epoch, gang_id), BATCHED if batched else SINGLE, deadline_ns=due_ns)
+        part.alone = alone
         self.parts.append(part)
         try:
             self.member.check("A.run", number, gang_id, epoch)

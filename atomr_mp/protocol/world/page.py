@@ -122,6 +122,10 @@ class NoteKind(IntEnum):
     """The part has come, and the member has answered it at once."""
     OPENED = 3
     """The member's part of a stream has come."""
+    CAME_ALONE = 4
+    """The member's part of a request has come, which has to run alone."""
+    OPENED_ALONE = 5
+    """The member's part of a stream has come, which has to run alone."""
 
 
 class Outcome(IntEnum):

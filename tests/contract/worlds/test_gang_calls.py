@@ -13,8 +13,10 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.client.lanes.gangs import Gangs
 from atomr_mp.operator.doctor import examine
 from atomr_mp.operator.pool_status import WorldStatus
+from atomr_mp.protocol.messages.suspects import RequestKey
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
 from tests.worlds import pools_of_sizes, ready_world
 
@@ -253,3 +255,29 @@ def test_status_and_doctor_show_who_waits_for_whom(pool: atomr_mp.Pool, world: A
     reply.result(DEADLINE_S)
     assert settled(lambda: [each.doing for each in shown().members] == ["is idle"] * world.size)
     assert not shown().waits
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_call_that_is_to_run_alone_on_one_rank_only_is_refused(
+    pool: atomr_mp.Pool, world: Any, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    """By rank 0, at once, though no honest client sends one; the world keeps its epoch."""
+    if world.size == 1:
+        pytest.skip("one rank differs from none")
+    whole: Any = Gangs._parts
+
+    def forged(self: Gangs, *arguments: Any) -> Any:
+        for number, part in enumerate(whole(self, *arguments)):
+            part.alone = RequestKey(part.method, bytes(16)) if number == rank else None
+            yield part
+
+    epoch = world.epoch
+    with monkeypatch.context() as patched:
+        patched.setattr(Gangs, "_parts", forged)
+        reply = world.call("Worldly.add", 1.0, deadline_s=DEADLINE_S)
+        with pytest.raises(errors.InvalidRequest, match="do not agree on whether it runs alone") as raised:
+            reply.result()
+    assert not raised.value.maybe_executed
+    assert world.call("Worldly.add", 1.0, deadline_s=DEADLINE_S).result() == sum(range(1, world.size + 1))
+    assert world.epoch == epoch
+    assert pool.lost is None

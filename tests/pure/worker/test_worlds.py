@@ -58,6 +58,21 @@ def test_a_part_that_is_answered_on_its_arrival_keeps_nobody_waiting(fleet: Flee
     assert [reader.ended() for reader in third.queue.epoch.readers] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("ranks", [{0}, {2}, {0, 1}, {1, 2}])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_call_that_has_to_run_alone_on_some_ranks_only_runs_nowhere(
+    fleet: Fleet, ranks: set[int], *, batched: bool
+) -> None:
+    """No honest client sends one. Rank 0 says what is wrong; calls behind it run, and so does one that agrees."""
+    mixed = [each.arrive(1, 1, 1, alone=each.rank in ranks, batched=batched) for each in fleet.processes]
+    fleet.turns(3)
+    agreed = [each.arrive(1, 2, 1) for each in fleet.processes]
+    fleet.turns(3)
+    assert [part.outcome for part in mixed] == ["invalid", "declined", "declined"]
+    assert [part.outcome for part in agreed] == ["ran"] * 3
+    assert not any(each.sent for each in fleet.processes)
+
+
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("how", ["late", "cancelled", "cancelled early"])
 def test_what_nobody_wants_any_longer_runs_nowhere(

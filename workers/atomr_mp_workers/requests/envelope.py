@@ -210,6 +210,7 @@ class Envelope:
             found.append(stream)
             if call.gang is not None:
                 stream.gang = call.gang
+                stream.alone = message.alone
                 peer.session.parts += 1
                 self.gangs.came(stream)
         self._board.receive(len(found))

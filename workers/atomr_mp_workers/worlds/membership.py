@@ -22,7 +22,7 @@ from atomr_mp_workers.worlds.order.calls import CallFacts
 from atomr_mp_workers.worlds.order.files import WorldFiles
 from atomr_mp_workers.worlds.order.joined_epoch import JoinedEpoch
 from atomr_mp_workers.worlds.order.steps import PartKey, StreamEnd
-from atomr_mp_workers.worlds.running.gang_queue import GangQueue, key_of
+from atomr_mp_workers.worlds.running.gang_queue import GangQueue, came_as, key_of
 from atomr_mp_workers.worlds.running.waiting_parts import WaitingParts
 from atomr_mp_workers.worlds.running.world_thread import EpochMeeting, WorldThread
 
@@ -259,16 +259,16 @@ class Membership:
                 is_for_refs = request.method.refused is not None  # then `_waiting` looks at its deadline
                 due_ns = NEVER_NS if is_for_refs else request.deadline_ns
                 self._epoch.publisher.calls.know(key, CallFacts(request.peer.session, request.method, due_ns))
-            kind = NoteKind.CAME
+            kind = came_as(request)
             shares = request.method.batch is not None or request.method.steps is not None
             if isinstance(request, StreamRequest):
-                kind, request.sends = NoteKind.OPENED, self._rank == 0
+                request.sends = self._rank == 0
                 if self._epoch.publisher is not None and not shares:
                     can_move = request.method.resumes is not Resumes.NEVER
                     self._epoch.publisher.streams.came(key, has_room=bool(request.credit), is_resumable=can_move)
             if request.method.refused is not None:  # it is noted once its memory is free
                 self._waiting.add(key, request, is_first_rank=self._epoch.publisher is not None)
-            elif not shares or request.alone:  # else it is noted once its arguments are decoded
+            elif not shares or kind is NoteKind.CAME_ALONE:  # else it is noted once its arguments are decoded
                 self._epoch.note(key, kind)
 
     def refused(self, key: PartKey, epoch: int) -> None:
@@ -440,7 +440,14 @@ class Membership:
         """Answer a part of a call that no member runs."""
         if self._epoch is None:
             return
-        error = unrun(self.name, request, time.monotonic_ns())
+        error: errors.RequestError | None = unrun(self.name, request, time.monotonic_ns())
+        key, publisher = key_of(request), self._epoch.publisher
+        if key is not None and publisher is not None and key in publisher.mixed:
+            publisher.mixed.discard(key)
+            error = errors.InvalidRequest(
+                f"the parts of {request.method.name} that came to the ranks of the world {self.name!r} do not agree on "
+                "whether it runs alone; it has begun on none. The client that has sent it is at fault",
+            )
         if error is None:
             error = aborted(self.name, self._epoch.number, -1, "")
             error.message = (

@@ -76,6 +76,10 @@ class Publisher:
         """Kinds of entries that begin something; the next one's turn is first."""
         self._refused: set[PartKey] = set()
         """Calls that some member has refused, or their caller cancelled, while they have not come to all."""
+        self._alone: dict[PartKey, int] = {}
+        """On how many ranks a call has to run alone that has not come to all, if on any."""
+        self.mixed: set[PartKey] = set()
+        """Declined calls that were to run alone on some ranks only, and that this rank has not answered yet."""
         self._declined: deque[PartKey] = deque()
         """Calls that have come to all, and that no member runs: refused, late or cancelled."""
         self._cancelled: deque[PartKey] = deque()
@@ -87,8 +91,7 @@ class Publisher:
         """Calls that were dropped before they were published, each with its line: notes about their parts may come."""
         self._closes = self._is_closed = False
         """Whether the last entry is to be published, and whether it is."""
-        self._published = 0
-        self._wanted = False
+        self._published, self._wanted = 0, False
         self._behind: dict[int, tuple[int, int]] = {}
         """By rank: the entry that it has ended last and since when it was seen idle with another one published."""
         self._late_due_ns: int | None = None
@@ -167,6 +170,8 @@ class Publisher:
             self._open = {key: bits for key, bits in self._open.items() if key[0] != session}
             self._declined = deque(key for key in self._declined if key[0] != session)
             self._refused = {key for key in self._refused if key[0] != session}
+            self.mixed = {key for key in self.mixed if key[0] != session}
+            self._alone = {key: count for key, count in self._alone.items() if key[0] != session}
 
     def withdraw(self, key: PartKey) -> bool:
         """Have all members answer their parts of a call, unrun, unless it was published; return whether they do."""
@@ -189,6 +194,7 @@ class Publisher:
         if key in self._dropped or (key not in self.calls and self._open.pop(key, None) is None and noted):
             return False
         self.calls.forget(key)
+        self._alone.pop(key, None)
         line = self._late if late else self._cancelled
         self._dropped[key] = line
         if len(self._dropped) > MOST_ENDED:
@@ -207,6 +213,8 @@ class Publisher:
             self._late.clear()
             self._declined.clear()
             self._refused.clear()
+            self._alone.clear()
+            self.mixed.clear()
             self.batches.clear()
             self.streams.close()
             self.shared.close()
@@ -270,8 +278,10 @@ class Publisher:
                 self.batches.forget(key)
                 self._refused.discard(key)
                 continue
-            if note.kind is NoteKind.OPENED:
+            if note.kind is NoteKind.OPENED or note.kind is NoteKind.OPENED_ALONE:
                 self._opening.add(key)
+            if note.kind is NoteKind.CAME_ALONE or note.kind is NoteKind.OPENED_ALONE:
+                self._alone[key] = self._alone.get(key, 0) + 1
             bits, since_ns = self._open.get(key, (0, now_ns))
             bits |= 1 << rank
             if note.kind is NoteKind.REFUSED:
@@ -298,6 +308,10 @@ class Publisher:
 
     def _line_up(self, key: PartKey, now_ns: int) -> None:
         """Let a call wait that has come to all."""
+        alone = self._alone.pop(key, 0) if self._alone else 0
+        if 0 < alone < len(self._readers):  # those ranks would wait for the others, and these for them
+            self.mixed.add(key)
+            self._refused.add(key)
         if key in self._refused or self.shared.is_unwanted(key):
             self._refused.discard(key)
             self._decline(key)

@@ -394,6 +394,14 @@ def _is_planned(error: errors.AtomrError) -> bool:
     return isinstance(error, errors.CollectiveAborted) and error.planned
 
 
+def came_as(request: Request) -> NoteKind:
+    """Return how to note that a part has come. Streams that run together with others never run alone."""
+    alone = request.alone and request.method.steps is None
+    if isinstance(request, StreamRequest):
+        return NoteKind.OPENED_ALONE if alone else NoteKind.OPENED
+    return NoteKind.CAME_ALONE if alone else NoteKind.CAME
+
+
 def key_of(request: Request) -> PartKey | None:
     """Return the name of the gang call that a request is a part of, None if it is none."""
     return None if request.gang is None else (request.peer.session.number, request.gang.id)

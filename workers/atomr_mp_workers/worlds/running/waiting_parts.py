@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from atomr_mp.protocol.world import NoteKind
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.order.publisher import Publisher
 from atomr_mp_workers.worlds.order.steps import PartKey
-from atomr_mp_workers.worlds.running.gang_queue import GangQueue
+from atomr_mp_workers.worlds.running.gang_queue import GangQueue, came_as
 
 EARLY_PART: Final = 8
 EARLY_NS: Final = 250_000_000
@@ -61,12 +62,12 @@ class WaitingParts:
         """When to drop the first call, None without any."""
         return min(self._deadlines.values(), default=None)
 
-    def note_free(self, note: Callable[[PartKey], object]) -> None:
+    def note_free(self, note: Callable[[PartKey, NoteKind], object]) -> None:
         """Note the parts whose memory is free now; forget those that all members have dropped."""
         for key in [key for key in self._parts if self._is_free(key)]:
-            del self._parts[key]
+            request = self._parts.pop(key)
             if key in self._queue:
-                note(key)
+                note(key, came_as(request))
 
     def drop_late(self, publisher: Publisher, now_ns: int) -> bool:
         """As rank 0, drop the calls that have not been published in time; return whether there are any."""
