@@ -185,6 +185,10 @@ class Process:
         """Hear that the caller of a part does not want it."""
         self.member.unwanted(cast("Request", part))
 
+    def leave(self, part: Part) -> None:
+        """Hear that the connection of a part has ended."""
+        self.member.left(cast("Request", part))
+
     def refuse(self, number: int, gang_id: int, epoch: int) -> None:
         """Have a part come that is answered at once."""
         self.member.refused((number, gang_id), epoch)

@@ -41,6 +41,7 @@ from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
 from atomr_mp_workers.requests.peers import AdmittedSession, Carried, Peer
 from atomr_mp_workers.requests.raised import wire_form
+from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.requests.streams.open_streams import NEVER_NS as NEVER_STALLS_NS
 from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
 from atomr_mp_workers.wire.data_socket import DataSocket
@@ -640,6 +641,9 @@ class Host:
         if unsent:
             self._take_back_lost(routing_id, lambda number: number in unsent)
         peer = self._peers.known(routing_id)
+        for request in [] if peer is None else list(peer.queued.values()):
+            if isinstance(request, Request) and request.gang is not None:
+                self._envelope.gangs.left(request)
         if peer is not None and peer.streams:
             self._dispatcher.streams.leave([peer])
             self._dispatcher.advance()

@@ -126,6 +126,8 @@ class NoteKind(IntEnum):
     """The member's part of a request has come, which has to run alone."""
     OPENED_ALONE = 5
     """The member's part of a stream has come, which has to run alone."""
+    LEFT = 6
+    """The connection of a part that has come has ended; further parts of its call may never come."""
 
 
 class Outcome(IntEnum):

@@ -58,6 +58,32 @@ def test_a_part_that_is_answered_on_its_arrival_keeps_nobody_waiting(fleet: Flee
     assert [reader.ended() for reader in third.queue.epoch.readers] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("ranks", [[0], [2], [0, 1], [1, 2]])
+@pytest.mark.parametrize("batched", [False, True])
+def test_parts_that_their_client_has_left_are_dropped_if_the_others_do_not_come(
+    fleet: Fleet, ranks: list[int], *, batched: bool
+) -> None:
+    """A part that comes even so is dropped too. What has come to all by then runs, whoever has left."""
+    timeout_ns = int(TIMEOUT_S * 1e9)
+    left = [fleet.processes[rank].arrive(1, 1, 1, batched=batched) for rank in ranks]
+    whole = [fleet.processes[rank].arrive(1, 2, 1, batched=batched) for rank in ranks]
+    fleet.turns(2, now_ns=1)
+    fleet.processes[ranks[0]].leave(left[0])
+    fleet.processes[ranks[0]].leave(whole[0])
+    fleet.turns(2, now_ns=2)
+    others = [each for each in fleet.processes if each.rank not in ranks]
+    whole += [each.arrive(1, 2, 1, batched=batched) for each in others]
+    fleet.turns(3, now_ns=3)
+    assert [part.outcome for part in whole] == ["ran"] * 3
+    assert not any(part.outcome for part in left)
+    fleet.turns(3, now_ns=10 + timeout_ns)
+    assert {part.outcome for part in left} == {"declined"}
+    late = [each.arrive(1, 1, 1, batched=batched) for each in others]
+    fleet.turns(3, now_ns=20 + timeout_ns)
+    assert {part.outcome for part in late} == {"declined"}
+    assert not any(each.sent for each in fleet.processes)
+
+
 @pytest.mark.parametrize("ranks", [{0}, {2}, {0, 1}, {1, 2}])
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_call_that_has_to_run_alone_on_some_ranks_only_runs_nowhere(

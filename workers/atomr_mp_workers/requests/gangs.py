@@ -45,6 +45,10 @@ class GangParts(ABC):
         """Take in that the caller of a part that has not begun has cancelled it."""
 
     @abstractmethod
+    def left(self, request: Request) -> None:
+        """Take in that the connection of a part that has not begun has ended."""
+
+    @abstractmethod
     def is_quiet(self, gang: data.Gang) -> bool:
         """Return whether nothing else runs on any member, so that a part may begin which has to run alone.
 
@@ -78,6 +82,9 @@ class NoWorlds(GangParts):
         """Do nothing: no part is let in."""
 
     def unwanted(self, request: Request) -> None:
+        """Do nothing."""
+
+    def left(self, request: Request) -> None:
         """Do nothing."""
 
     def is_quiet(self, gang: data.Gang) -> bool:  # noqa: ARG002 - as above

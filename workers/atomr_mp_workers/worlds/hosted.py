@@ -210,6 +210,13 @@ class HostedWorlds(GangParts):
         if member is not None:
             member.unwanted(request)
 
+    def left(self, request: Request) -> None:
+        """Take in that the connection of a part that has not begun has ended; see `Membership.left`."""
+        assert request.gang is not None
+        member = self._members.get(request.gang.world)
+        if member is not None:
+            member.left(request)
+
     def is_quiet(self, gang: data.Gang) -> bool:
         """Return whether a part that has to run alone may begin; see `Membership.is_quiet`."""
         return self._members[gang.world].is_quiet()

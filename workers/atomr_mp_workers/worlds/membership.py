@@ -287,6 +287,12 @@ class Membership:
         elif self._waiting.cancel(key, self._epoch.publisher):
             self._wake()
 
+    def left(self, request: Request) -> None:
+        """Take in that the connection of a part has ended: its call is dropped if other parts of it do not come."""
+        key = key_of(request)
+        if key is not None and key in self._queue and self._epoch is not None and not request.dropped:
+            self._epoch.note(key, NoteKind.LEFT)
+
     def is_quiet(self) -> bool:
         """Return whether the part that has to run alone may begin: nothing else runs on any member until it has ended.
 

@@ -25,6 +25,7 @@ from atomr_mp.protocol.world.page import MAX_REQUESTS
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.worlds.order.batches import OrderOfBatches
 from atomr_mp_workers.worlds.order.calls import OrderOfCalls
+from atomr_mp_workers.worlds.order.part_marks import PartMarks
 from atomr_mp_workers.worlds.order.shared_steps import SharedStep, SharedSteps, pack_roles
 from atomr_mp_workers.worlds.order.steps import UNWANTED, PartKey, StepOrder, StreamEnd
 
@@ -76,8 +77,7 @@ class Publisher:
         """Kinds of entries that begin something; the next one's turn is first."""
         self._refused: set[PartKey] = set()
         """Calls that some member has refused, or their caller cancelled, while they have not come to all."""
-        self._alone: dict[PartKey, int] = {}
-        """On how many ranks a call has to run alone that has not come to all, if on any."""
+        self._marks: Final = PartMarks(len(readers))
         self.mixed: set[PartKey] = set()
         """Declined calls that were to run alone on some ranks only, and that this rank has not answered yet."""
         self._declined: deque[PartKey] = deque()
@@ -89,9 +89,9 @@ class Publisher:
         self._ended_sessions: dict[int, None] = {}
         self._dropped: dict[PartKey, deque[PartKey]] = {}
         """Calls that were dropped before they were published, each with its line: notes about their parts may come."""
-        self._closes = self._is_closed = False
-        """Whether the last entry is to be published, and whether it is."""
-        self._published, self._wanted = 0, False
+        self._closes = self._is_closed = self._wanted = False
+        """Whether the last entry is to be published, and whether it is; and whether members are to ring."""
+        self._published = 0
         self._behind: dict[int, tuple[int, int]] = {}
         """By rank: the entry that it has ended last and since when it was seen idle with another one published."""
         self._late_due_ns: int | None = None
@@ -142,6 +142,7 @@ class Publisher:
         due_ns = self._probe_due_ns
         if due_ns is not None and now_ns >= due_ns:
             self._probed_ns = now_ns
+            self._drop_left(now_ns)
             self._publish_one(EntryKind.CANCEL, [], now_ns, self._ends())
 
     def order_of(self, key: PartKey) -> StepOrder | SharedSteps:
@@ -171,7 +172,7 @@ class Publisher:
             self._declined = deque(key for key in self._declined if key[0] != session)
             self._refused = {key for key in self._refused if key[0] != session}
             self.mixed = {key for key in self.mixed if key[0] != session}
-            self._alone = {key: count for key, count in self._alone.items() if key[0] != session}
+            self._marks.forget_session(session)
 
     def withdraw(self, key: PartKey) -> bool:
         """Have all members answer their parts of a call, unrun, unless it was published; return whether they do."""
@@ -194,13 +195,27 @@ class Publisher:
         if key in self._dropped or (key not in self.calls and self._open.pop(key, None) is None and noted):
             return False
         self.calls.forget(key)
-        self._alone.pop(key, None)
+        self._marks.forget(key)
         line = self._late if late else self._cancelled
+        self._drop_into(line, key)
+        line.append(key)
+        return True
+
+    def _drop_into(self, line: deque[PartKey], key: PartKey) -> None:
+        """Have further parts of a call go the way of those that have come."""
         self._dropped[key] = line
         if len(self._dropped) > MOST_ENDED:
             del self._dropped[next(iter(self._dropped))]
-        line.append(key)
-        return True
+
+    def _drop_left(self, now_ns: int) -> None:
+        """Have all members drop calls that were left, and whose other parts have not come for long."""
+        for key in [key for key in self._marks.left if now_ns >= self._open[key][1] + self._timeout_ns]:
+            self._marks.forget(key)
+            self._refused.discard(key)
+            del self._open[key]
+            self._drop_into(self._declined, key)
+            self._decline(key)
+            self._publish(now_ns)
 
     def close(self) -> None:
         """Begin nothing more: the epoch ends as planned. The last entry comes once no stream is open."""
@@ -213,7 +228,7 @@ class Publisher:
             self._late.clear()
             self._declined.clear()
             self._refused.clear()
-            self._alone.clear()
+            self._marks.clear()
             self.mixed.clear()
             self.batches.clear()
             self.streams.close()
@@ -272,29 +287,35 @@ class Publisher:
             key = note.session, note.request_id
             if self._closes or self._is_closed:
                 continue
-            if note.session in self._ended_sessions or key in self._dropped:
+            if note.kind is NoteKind.LEFT:
+                if key in self._open:
+                    self._marks.left.add(key)
+            elif note.session in self._ended_sessions or key in self._dropped:
                 self._dropped.get(key, self._cancelled).append(key)
                 self.calls.forget(key)
                 self.batches.forget(key)
                 self._refused.discard(key)
-                continue
-            if note.kind is NoteKind.OPENED or note.kind is NoteKind.OPENED_ALONE:
-                self._opening.add(key)
-            if note.kind is NoteKind.CAME_ALONE or note.kind is NoteKind.OPENED_ALONE:
-                self._alone[key] = self._alone.get(key, 0) + 1
-            bits, since_ns = self._open.get(key, (0, now_ns))
-            bits |= 1 << rank
-            if note.kind is NoteKind.REFUSED:
-                self._refused.add(key)
-            if bits == self._all:
-                self._open.pop(key, None)
-                self._line_up(key, now_ns)
             else:
-                self._open[key] = bits, since_ns
+                self._take_part(rank, note.kind, key, now_ns)
         if reader.taken != before:
             self._ring.take(rank, reader.taken)
             if reader.taken // NOTES_A_RING != before // NOTES_A_RING:
                 self.rung.add(rank)
+
+    def _take_part(self, rank: int, kind: NoteKind, key: PartKey, now_ns: int) -> None:
+        """Take in that a part has come to a member, and maybe was refused there."""
+        if kind is NoteKind.OPENED or kind is NoteKind.OPENED_ALONE:
+            self._opening.add(key)
+        self._marks.came(key, kind)
+        if kind is NoteKind.REFUSED:
+            self._refused.add(key)
+        bits, since_ns = self._open.get(key, (0, now_ns))
+        bits |= 1 << rank
+        if bits == self._all:
+            self._open.pop(key, None)
+            self._line_up(key, now_ns)
+        else:
+            self._open[key] = bits, since_ns
 
     def _see_away(self) -> None:
         """Take in where suspects wait or run, behind the notes: who notes a part has said so before."""
@@ -308,8 +329,7 @@ class Publisher:
 
     def _line_up(self, key: PartKey, now_ns: int) -> None:
         """Let a call wait that has come to all."""
-        alone = self._alone.pop(key, 0) if self._alone else 0
-        if 0 < alone < len(self._readers):  # those ranks would wait for the others, and these for them
+        if not self._marks.agree(key):  # the ranks where it runs alone would wait for the others, and these for them
             self.mixed.add(key)
             self._refused.add(key)
         if key in self._refused or self.shared.is_unwanted(key):
