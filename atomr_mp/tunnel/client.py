@@ -181,7 +181,7 @@ class CarriedClient(Client):
     def _make_memory(self) -> ClientMemory:
         from atomr_mp.tunnel.memory import CarriedMemory  # late: it takes NumPy
 
-        copier = MemoryCopier(self._tunnel.memory, self._check)
+        copier = MemoryCopier(self._tunnel.memory, self._check, self._carried.returns)
         return CarriedMemory(copier, self._tunnel.uploads, **self._memory_options())
 
     def _check(self, *, reads: bool) -> None:

@@ -24,6 +24,7 @@ from atomr_mp.protocol.decoders import decoder
 from atomr_mp.protocol.tunnel.channel_life import ATTEMPT_NS, again_ns
 from atomr_mp.protocol.tunnel.ranges import ANSWER, MAX_RANGE, RangeOp, RangeRequest, SlabKey, unpack_answer
 from atomr_mp.tunnel.channel import ClientChannel
+from atomr_mp.tunnel.returns import RelayReturns
 
 AHEAD: Final = 8
 """Parts that are asked for before the first of them is answered, so that neither end waits for the other."""
@@ -49,11 +50,15 @@ class MemoryCopier:
     Args:
         opens: Opens a channel.
         check: Raises the error of a session that has ended.
+        returns: The session's relays.
     """
 
-    def __init__(self, opens: Callable[[], ClientChannel], check: SessionCheck) -> None:
+    def __init__(
+        self, opens: Callable[[], ClientChannel], check: SessionCheck, returns: RelayReturns | None = None
+    ) -> None:
         self._opens = opens
         self._check = check
+        self._returns: Final = returns or RelayReturns()
         self._turns: Final = FairTurns()
         self._channel: ClientChannel | None = None
         self._came: Final[deque[memoryview]] = deque()
@@ -92,6 +97,7 @@ class MemoryCopier:
         """Copy all of a range, in turns; whatever a lost channel has left open is repeated on another one."""
         done = attempts = 0
         while done < len(content):
+            returns = self._returns.count
             try:
                 with self._turns.mine():
                     try:
@@ -103,7 +109,7 @@ class MemoryCopier:
                         raise
             except ChannelLostError:
                 self._check(reads=True)
-                interrupts.wait(time.sleep, again_ns(attempts) / 1e9)
+                interrupts.wait(self._returns.wait, returns, again_ns(attempts) / 1e9)
                 attempts += 1
 
     def _copy_parts(

@@ -20,6 +20,7 @@ from atomr_mp.protocol.tunnel.clock import PoolClock
 from atomr_mp.protocol.tunnel.session_story import SessionStory
 from atomr_mp.tunnel.channel import ClientChannel
 from atomr_mp.tunnel.forks import drop_in_child
+from atomr_mp.tunnel.returns import RelayReturns
 
 CONNECT_S: Final = 10.0
 """How long the relay may take to answer."""
@@ -58,6 +59,8 @@ class CarriedSession:
         self.fileno: Final = self._epoll.fileno
         self._fault: errors.AtomrError | None = None
         """Why no further channel could be opened."""
+        self.returns: Final = RelayReturns()
+        """Tells when it goes on at another relay."""
         self._closed = False
         self._given_up = False
         """The pool is taken for lost."""
@@ -294,6 +297,7 @@ class CarriedSession:
         away = self._story.away
         self._ready.extend(self._story.hear(self._by_our_clock(message)))
         if away and not self._story.away:
+            self.returns.back()
             for each in self._story.again():
                 self._say(each)
 

@@ -45,6 +45,9 @@ BACK_S: Final = 5.0
 QUIET_S: Final = 5.0
 """A relay that has said nothing for so long is killed: its loop says every second that it turns."""
 
+LEAST_QUIET_S: Final = 2.0
+"""The same where clients would give their sessions up before that."""
+
 LOOK_S: Final = 1.0
 """How often it is checked whether the relay is silent."""
 
@@ -192,8 +195,9 @@ class RelayKeeper:
         """Kill a relay whose loop does not turn."""
         self._watching = self._loop.call_later(LOOK_S, self._watch)
         serving = self._serving
-        if serving is not None and self._loop.own_s - serving.heard_at > QUIET_S:
-            self._note("relay_hung", f"the relay has said nothing for {QUIET_S:g} s, and is killed", {})
+        limit_s = quiet_s(self._settings.remote_grace_s)
+        if serving is not None and self._loop.own_s - serving.heard_at > limit_s:
+            self._note("relay_hung", f"the relay has said nothing for {limit_s:g} s, and is killed", {})
             serving.kill()
 
     def _ended(self, process: RelayProcess, status: int) -> None:
@@ -235,6 +239,16 @@ class RelayKeeper:
                 done = self._reading.pop(number, None)
                 if done is not None:
                     done(None if error is None else error.error())
+
+
+def quiet_s(grace_s: float) -> float:
+    """Return how long a relay may say nothing, so that clients still come back to the next one.
+
+    Args:
+        grace_s: How long clients that are cut keep their sessions. Where that is too short for any relay to be found
+            hung in time, they lose them.
+    """
+    return min(QUIET_S, grace_s / 2) if grace_s >= 2 * LEAST_QUIET_S else QUIET_S
 
 
 class Address(NamedTuple):

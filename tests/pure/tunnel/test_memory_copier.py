@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -11,7 +12,10 @@ import pytest
 
 from atomr_mp.client import interrupts
 from atomr_mp.protocol.tunnel.ranges import REQUEST, RangeAnswer, SlabKey
+from atomr_mp.tunnel import memory_channel
 from atomr_mp.tunnel.memory_channel import MemoryCopier
+from atomr_mp.tunnel.returns import RelayReturns
+from tests.support import DEADLINE_S
 
 ROOM: Final = 1000
 """Bytes that go at once before something has come."""
@@ -80,4 +84,33 @@ def test_a_copy_goes_on_as_soon_as_there_is_room(monkeypatch: pytest.MonkeyPatch
     channel: Any = QuietChannel(len(content), opens=opens)
     copier = MemoryCopier(lambda: channel, lambda **_: None)
     copier.write(SlabKey(1), 0, content)
+    copier.close()
+
+
+def test_a_copy_goes_on_as_soon_as_the_session_has_another_relay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it would wait for the next attempt."""
+    monkeypatch.setattr(memory_channel, "again_ns", lambda _attempts: 3600 * 10**9)
+    content, returns = memoryview(bytes(3)), RelayReturns()
+    channel: Any = QuietChannel(len(content), opens=True)
+    tried = threading.Event()
+    opened = 0
+
+    def opens() -> Any:
+        nonlocal opened
+        opened += 1
+        if opened == 1:
+            raise OSError("the relay has gone")
+        return channel
+
+    def check(*, reads: bool) -> None:
+        if reads:
+            tried.set()
+
+    copier = MemoryCopier(opens, check, returns)
+    thread = threading.Thread(target=copier.write, args=(SlabKey(1), 0, content), daemon=True)
+    thread.start()
+    assert tried.wait(DEADLINE_S)
+    returns.back()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
     copier.close()
