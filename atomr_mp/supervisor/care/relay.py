@@ -45,8 +45,9 @@ BACK_S: Final = 5.0
 QUIET_S: Final = 5.0
 """A relay that has said nothing for so long is killed: its loop says every second that it turns."""
 
-LEAST_QUIET_S: Final = 2.0
-"""The same where clients would give their sessions up before that."""
+LEAST_QUIET_S: Final = 3.0
+"""The same where clients would give their sessions up before that: its interval, and a step of the supervisor's own
+time."""
 
 LOOK_S: Final = 1.0
 """How often it is checked whether the relay is silent."""
