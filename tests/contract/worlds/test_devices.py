@@ -333,7 +333,7 @@ def test_mailboxes_go_from_process_to_process_and_one_that_gets_lost_costs_its_p
         rig.processes[0].channel.send(control.WorldMailbox(0), 0)
         rig.processes[1].channel.send(control.WorldMailbox(0))
         rig.until(lambda: rig.processes[1].generation == 2)
-        why = "its mailbox came without its file descriptor (world tp)"
+        why = "its worker made a mailbox whose file descriptor has not come (world tp)"
         assert why in str(rig.devices[1].restarts.lost)
         rig.processes[1].channel.send(control.WorldMailbox(0), 0)
         mine = [control.WorldFile(0, 0, 1, control.WorldFileKind.MAILBOX)]

@@ -29,7 +29,7 @@ NEVER_NS = 2**62
 class Session:
     """Of the client whose streams they are."""
 
-    number, ended, place = 1, False, None
+    number, ended, place, is_away = 1, False, None, False
 
 
 class Client:
