@@ -147,8 +147,9 @@ def test_ranks_in_two_gang_calls_end_the_epoch(rank: Rank, theirs: int, diverged
     assert (error.rank, error.diverged, rank.left) == (diverged, True, [diverged])
     rank.meeting.end()
     rank.begin(CALL + 2)
-    with pytest.raises(errors.CollectiveAborted):
+    with pytest.raises(errors.CollectiveAborted, match="in an earlier call rank") as later:
         rank.meeting.check()
+    assert not later.value.diverged, "that call may run again"
 
 
 def test_pairs_that_do_not_go_together(rank: Rank) -> None:
@@ -203,6 +204,18 @@ def test_a_rank_that_waits_is_shown_and_one_that_will_not_come_found(rank: Rank)
     assert rank.waits == [True, False, True, False]
     rank.meeting.look()
     assert rank.lines.met() == 0
+
+
+def test_a_rank_that_has_left_an_epoch_that_is_over_is_not_its_cause(rank: Rank) -> None:
+    """It has ended its call for the same reason."""
+    rank.over = errors.CollectiveAborted("it is over", world="tp", epoch=EPOCH, rank=1, cause="gone")
+    rank.peer.begin(CALL)
+    rank.peer.end(CALL)
+    for _ in range(3):
+        rank.wait(9)
+    rank.tell(places.STOPPED)
+    assert rank.meeting.settled() is rank.over
+    assert not rank.left
 
 
 def test_a_damaged_peer_is_found_while_it_is_awaited(rank: Rank) -> None:
@@ -284,6 +297,17 @@ def test_an_onlooker_looks_while_a_call_runs() -> None:
         looked.is_idle, looked.looks = True, 0
         assert settled(lambda: not onlooker.busy)
         assert looked.looks >= IDLE_LOOKS - 1
+
+
+def test_an_onlooker_goes_on_behind_a_page_that_was_given_back(rank: Rank) -> None:
+    """It looks at the others."""
+    looked, onlooker = Looked(), Onlooker()
+    rank.page.release()
+    onlooker.look_on(rank.meeting)
+    onlooker.look_on(looked)
+    assert settled(lambda: looked.looks > 3)
+    looked.is_idle = True
+    assert settled(lambda: not onlooker.busy)
 
 
 def test_layouts_have_room_for_what_kernels_use() -> None:

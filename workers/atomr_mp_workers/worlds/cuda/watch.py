@@ -56,7 +56,11 @@ class Onlooker:
             while self._busy:
                 time.sleep(LOOK_S)
                 for meeting, idle in list(self._busy.items()):
-                    meeting.look()
+                    try:
+                        meeting.look()
+                    except ValueError:  # its page was given back amid a call, whose process is about to end
+                        del self._busy[meeting]
+                        continue
                     if not meeting.is_idle:
                         self._busy[meeting] = 0
                     elif idle < IDLE_LOOKS:
