@@ -21,7 +21,7 @@ class Gang(Actor):
     def empty(self) -> None:
         """Do nothing."""
 
-    @method(idempotent=True)
+    @method(idempotent=True, example=tuple)
     def meet(self) -> None:
         """Meet the other ranks once."""
         self._world.barrier()

@@ -6,11 +6,12 @@ Times are in microseconds unless their names say otherwise. Each ratio is the me
 and the largest; what is compared is measured in turns. `gang_to_call` is an empty gang call beside an empty call of a
 method with `thread=True`. `all_reduce_to_gloo` needs torch. `beside_late` is the p99 of another client's empty calls on
 the same devices while a rank comes 100 ms late, beside its own p99 without. `killed_ms` is the time from SIGKILL of a
-rank until the next right answer of an idempotent gang call, with a hot standby, and `single_ms` the same of a single
-device; `killed_since_sign_ms` counts from the kernel's first sign of the end. `poisoned_ms` is the time from the error
-that says that a rank's context is lost. `refused_us` is the time from the kernel's first sign of a rank's end until the
-caller of the call that it ran has the error, and `refused_to_call` its median beside an empty call on a thread.
-`raised_ms` is the time of a call whose last rank raises while the others wait for it, which ends the epoch.
+rank until the next right answer of an idempotent gang call that has an example, with a hot standby, and `single_ms` the
+same of a single device; `killed_since_sign_ms` counts from the kernel's first sign of the end. `poisoned_ms` is the
+time from the error that says that a rank's context is lost. `refused_us` is the time from the kernel's first sign of a
+rank's end until the caller of the call that it ran has the error, and `refused_to_call` its median beside an empty call
+on a thread. `raised_ms` is the time of a call whose last rank raises while the others wait for it, which ends the
+epoch.
 """
 
 from __future__ import annotations
