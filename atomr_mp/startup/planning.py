@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ from atomr_mp.protocol.messages.control import Execution
 from atomr_mp.startup.config import actor_specs
 from atomr_mp.supervision.placement import Place, places
 from atomr_mp.supervision.settings import OFF, PoolSettings
-from atomr_mp.supervisor.plan import DevicePlan, Plan, check_homes, plan_worlds
+from atomr_mp.supervisor.plan import DevicePlan, Plan, WorldPlan, check_homes, plan_worlds
 
 STREAMS: Final = re.compile(r"per_actor|fresh|single|pooled:[1-9][0-9]?")
 """Values that `PoolSettings.streams` may have."""
@@ -49,7 +50,8 @@ def make_plan(settings: PoolSettings) -> Plan:
     actors = actor_specs(settings.actors)
     check_homes(actors, len(devices))
     backend = "cuda" if found else "host"
-    worlds, actors = plan_worlds(settings.worlds, actors, len(devices), backend)
+    worlds, actors = plan_worlds(settings.worlds, actors, len(devices), backend, lambda of: _reach(devices, of))
+    _check_nccl(worlds, devices)
     return Plan(
         settings=settings,
         run_dir=str(run_path(settings)),
@@ -150,6 +152,28 @@ def _cuda_devices(settings: PoolSettings, hardware: str) -> list[DevicePlan]:
         for index, place in enumerate(places)
         for gpu in [chosen[place.gpu]]
     ]
+
+
+def _check_nccl(worlds: Sequence[WorldPlan], devices: Sequence[DevicePlan]) -> None:
+    """Check that worlds by NCCL have a GPU for each rank.
+
+    Raises:
+        ConfigurationError: One has not.
+    """
+    for world in worlds:
+        gpus = [devices[each].uuid for each in world.devices]
+        if world.engine == "nccl" and len(set(gpus)) < len(gpus):
+            raise errors.ConfigurationError(
+                f'world {world.name!r} has engine = "nccl", which takes one rank on a GPU, and some of its devices '
+                'share one (workers_per_gpu); use engine = "mailboxes", or devices of different GPUs'
+            )
+
+
+def _reach(devices: Sequence[DevicePlan], chosen: Sequence[int]) -> bool:
+    """Return whether the GPUs of these devices reach each other's memory."""
+    from atomr_mp.process.gpus import nvml
+
+    return nvml.reach({devices[each].uuid for each in chosen})
 
 
 def _host_devices(settings: PoolSettings) -> list[DevicePlan]:

@@ -14,6 +14,8 @@ Backend = Literal["auto", "cuda", "host"]
 
 Standby = Literal["hot", "warm", "none"]
 
+WorldEngine = Literal["mailboxes", "nccl", "auto"]
+
 Completion = Literal["adaptive", "host_function", "polled", "synchronous"]
 
 OFF: Final = "off"
@@ -31,6 +33,11 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Names of the pool's actors that run on these devices alone, as one. Each may be in one world."""
     begin_timeout_s: _Positive = 10.0
     """Time within which each member has to begin a call; a member that is later is replaced."""
+    engine: WorldEngine = "mailboxes"
+    """What collectives on GPUs go through: "mailboxes", kernels of ours; "nccl"; "auto", mailboxes where all of the
+    world's GPUs reach each other's memory, else NCCL."""
+    spares: bool = False
+    """With NCCL and hot standbys: whether these form their communicators ahead, at about 0.5 GiB each on every GPU."""
 
 
 class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):

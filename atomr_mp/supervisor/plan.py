@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -90,7 +90,11 @@ class WorldPlan(msgspec.Struct, frozen=True):
     session: int = 0
     """Number of the session that has made it, and alone uses it; 0 if it is of the pool's plan."""
     mailboxes: bool = False
-    """Whether members have mailboxes, memory on their devices that they hand over before they can join an epoch."""
+    """Whether members have mailboxes, memory that they hand over before they can join an epoch."""
+    engine: Literal["mailboxes", "nccl"] = "mailboxes"
+    """What collectives on GPUs go through."""
+    spares: bool = False
+    """Whether standbys form communicators of NCCL ahead."""
 
 
 class PlanSource(msgspec.Struct, frozen=True):
@@ -224,7 +228,11 @@ _WORLD_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 def plan_worlds(
-    worlds: Mapping[str, WorldSettings], actors: Sequence[ActorSpec], devices: int, backend: str
+    worlds: Mapping[str, WorldSettings],
+    actors: Sequence[ActorSpec],
+    devices: int,
+    backend: str,
+    reach: Callable[[Sequence[int]], bool] = lambda _devices: True,
 ) -> tuple[list[WorldPlan], list[ActorSpec]]:
     """Return the worlds of a pool, and its actors, those of worlds with the devices of their world.
 
@@ -233,10 +241,11 @@ def plan_worlds(
         actors: The pool's actors.
         devices: How many devices the pool has.
         backend: The pool's backend.
+        reach: Returns whether the GPUs of all of these devices reach each other's memory.
 
     Raises:
-        ConfigurationError: There are no such devices or actors, or one is named twice, or a GPU is in too many worlds;
-            the message names the world.
+        ConfigurationError: There are no such devices or actors, or one is named twice, or a GPU is in too many worlds,
+            or an engine is not for the backend; the message names the world.
     """
     if len(worlds) > MOST_WORLDS:
         raise errors.ConfigurationError(f"{len(worlds)} worlds are given; a pool has at most {MOST_WORLDS}")
@@ -252,7 +261,22 @@ def plan_worlds(
                 )
             homes[actor] = name
         members = list(world.devices), list(world.actors)
-        planned.append(WorldPlan(number, name, *members, world.begin_timeout_s, mailboxes=backend == "cuda"))
+        nccl = world.engine == "nccl" or (world.engine == "auto" and backend == "cuda" and not reach(world.devices))
+        planned.append(
+            WorldPlan(
+                number,
+                name,
+                *members,
+                world.begin_timeout_s,
+                mailboxes=backend == "cuda",
+                engine="nccl" if nccl else "mailboxes",
+                spares=nccl and world.spares,
+            )
+        )
+        if nccl and backend == "host":
+            raise errors.ConfigurationError(
+                f'world {name!r} has engine = "nccl", which is for GPUs, and the backend is host; leave the engine out'
+            )
     if backend == "cuda":
         _check_gpus(planned)
     return planned, _at_home(actors, planned)

@@ -6,11 +6,12 @@ A call into it lasts as long as the driver is stuck. So a thread that can be aba
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from atomr_mp import errors
 from atomr_mp.process import points
@@ -31,6 +32,12 @@ _NOT_TOLD: Final = {3, 4, 6, 12, 13}
 """Not supported, no permission, not found, no such library or function: a GPU or a driver that does not tell this."""
 
 
+ACCESS_KINDS: Final = (0, 1)
+"""Reads and writes: `nvmlGpuP2PCapsIndex_t` of NVML's header, whose `NVML_P2P_STATUS_OK` is 0."""
+
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
 class Survey:
     """The answers of NVML."""
@@ -49,11 +56,29 @@ def survey(deadline_s: float = DEADLINE_S) -> Survey:
     Raises:
         ConfigurationError: It cannot be asked, has none, or does not answer in time; the message says why.
     """
-    result: Future[Survey] = Future()
+    return _in_time(_survey, deadline_s)
+
+
+def reach(uuids: Collection[str], deadline_s: float = DEADLINE_S) -> bool:
+    """Return whether all of these GPUs reach each other's memory; True for those that the driver does not tell.
+
+    Raises:
+        ConfigurationError: NVML cannot be asked, or does not answer in time.
+    """
+    return _in_time(lambda: _reach(uuids), deadline_s)
+
+
+def _in_time(call: Callable[[], T], deadline_s: float) -> T:
+    """Return the result of a call that runs in a thread, or raise its error.
+
+    Raises:
+        ConfigurationError: It has not ended in time.
+    """
+    result: Future[T] = Future()
 
     def ask() -> None:
         try:
-            result.set_result(_survey())
+            result.set_result(call())
         except BaseException as error:  # noqa: BLE001 - carried to whoever waits
             result.set_exception(error)
 
@@ -64,6 +89,17 @@ def survey(deadline_s: float = DEADLINE_S) -> Survey:
         raise errors.ConfigurationError(
             f"the NVIDIA driver has not answered within {deadline_s:g} s; does `nvidia-smi`? See `dmesg`"
         ) from error
+
+
+def _reach(uuids: Collection[str]) -> bool:
+    with _nvml() as pynvml:
+        handles = [pynvml.nvmlDeviceGetHandleByUUID(each) for each in sorted(set(uuids))]
+        found = [
+            _told(pynvml, pynvml.nvmlDeviceGetP2PStatus, one, other, kind)
+            for one, other in itertools.combinations(handles, 2)
+            for kind in ACCESS_KINDS
+        ]
+    return all(each in {None, 0} for each in found)
 
 
 def _survey() -> Survey:

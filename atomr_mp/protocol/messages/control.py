@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -317,6 +317,10 @@ class WorldOffered(Message, frozen=True, tag="world_offered"):
     """Number of the session that has made it, whose calls alone are taken; 0 for a world of the pool."""
     devices: Annotated[list[U16], msgspec.Meta(max_length=MAX_DEVICES)] = msgspec.field(default_factory=list)
     """The devices by rank. `IncarnationOver` names them: mailboxes are given back with their process."""
+    engine: Literal["mailboxes", "nccl"] = "mailboxes"
+    """What collectives on GPUs go through. With NCCL a mailbox is a page in the host's memory."""
+    spares: bool = False
+    """Whether standbys form communicators of NCCL ahead."""
 
 
 class JoinEpoch(Message, frozen=True, tag="join_epoch"):
@@ -542,7 +546,7 @@ class ResidentRejected(OfResident, frozen=True, tag="resident_rejected"):
 
 
 class WorldMailbox(Message, frozen=True, tag="world_mailbox"):
-    """The memory on the device in which this process takes part in collectives. With one file descriptor.
+    """The memory by which this process takes part in collectives on the device. With one file descriptor.
 
     Comes at most once a world, where `backend` is cuda: before `Ready`, or behind `WorldOffered` if that comes later.
     """

@@ -65,6 +65,9 @@ LOOK_S: Final = 1.0
 JOIN_S: Final = 10.0
 """Time in which all members have to join an epoch."""
 
+NCCL_JOIN_S: Final = 60.0
+"""The same where members form a communicator of NCCL: about a second for two GPUs, and longer for more."""
+
 CLOSE_S: Final = 10.0
 """Time in which the members of a world that a session has made have to run what was published, once it is closed."""
 
@@ -138,6 +141,7 @@ class WorldKeeper:
         self._timer: Timer | None = None
         self._late = "joined"
         """What the timer waits for."""
+        self._join_s: Final = NCCL_JOIN_S if plan.engine == "nccl" else JOIN_S
         self._told: WorldInfo | None = None
         self._watch: Final = WorldWatch()
         self._held: control.EpochHeld | None = None
@@ -245,7 +249,9 @@ class WorldKeeper:
         files = self._files[WorldMember(rank, generation)] = ProcessFiles(name, on_device=plan.mailboxes)
         own = {WorldFileKind.STOP: self._stop.share(), **files.take_own()}
         place = plan.number, plan.name, rank, len(plan.devices), generation
-        offered = control.WorldOffered(*place, plan.actors, plan.begin_timeout_s, plan.session, plan.devices)
+        offered = control.WorldOffered(
+            *place, plan.actors, plan.begin_timeout_s, plan.session, plan.devices, plan.engine, plan.spares
+        )
         return [*self._messages(WorldMember(rank, generation), own), *mailboxes, (offered, None)]
 
     def loaded(self, rank: int, generation: int, code: bytes) -> None:
@@ -422,7 +428,7 @@ class WorldKeeper:
             case LeaveEpoch(epoch, members):
                 self._leave(epoch, members)
             case ReplaceMembers(epoch, members):
-                limit_s = JOIN_S if self._late == "joined" else LEAVE_S
+                limit_s = self._join_s if self._late == "joined" else LEAVE_S
                 what = f"epoch {epoch}"
                 self._replace(members, f"has not {self._late} {what} within {limit_s:g} s", WORD_OF_LATE)
             case FreeWorld():
@@ -439,7 +445,7 @@ class WorldKeeper:
                     for message, descriptor in self._messages(other, self._files[other].share()):
                         self._tell_member(member, message, descriptor)
             self._tell_member(member, join)
-        self._set_timer(JOIN_S, "joined", functools.partial(self._members.join_late, epoch))
+        self._set_timer(self._join_s, "joined", functools.partial(self._members.join_late, epoch))
 
     def _finish(self, epoch: int, members: tuple[WorldMember, ...]) -> None:
         self._closes_since_s = time.monotonic()

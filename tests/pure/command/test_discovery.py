@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from atomr_mp import cli, errors
@@ -17,7 +18,7 @@ from atomr_mp.protocol.codec import MAX_DEVICES
 from atomr_mp.startup import planning
 from atomr_mp.startup.planning import make_plan
 from atomr_mp.supervision.placement import ComputeMode, Gpu
-from atomr_mp.supervision.settings import Backend, PoolSettings
+from atomr_mp.supervision.settings import Backend, PoolSettings, WorldSettings
 from atomr_mp.supervisor.plan import Plan
 from tests.fakes import fake_nvml
 from tests.fakes.fake_nvml import GIB, Card, FakeNvml
@@ -181,6 +182,26 @@ def test_a_device_is_planned_for_each_gpu(driver: FakeNvml, backend: Backend) ->
     assert [len(device.notes) for device in plan.devices] == [1, 0]
     assert Plan.from_descriptor(plan.to_descriptor()) == plan
     assert driver.inits == 0
+
+
+def test_the_engine_of_a_world_is_chosen_by_how_its_gpus_reach_each_other(driver: FakeNvml) -> None:
+    """A driver that does not tell it leaves the choice as it is; NCCL takes a GPU for each rank."""
+    world = WorldSettings(devices=[0, 1], actors=["Mlp"], engine="auto")
+    settings: dict[str, Any] = {"actors": ["models:Mlp"], "worlds": {"tp": world}}
+
+    def engine(**more: Any) -> str:
+        return make_plan(PoolSettings(**settings, **more)).worlds[0].engine
+
+    assert engine() == "mailboxes"
+    driver.cards[1].reaches = frozenset({0})
+    assert engine() == "nccl"
+    assert engine(gpus="1", workers_per_gpu=2) == "mailboxes"
+    driver.cards[1].reaches = None
+    assert engine() == "mailboxes"
+    assert driver.inits == 0
+    settings["worlds"] = {"tp": msgspec.structs.replace(world, engine="nccl")}
+    assert engine() == "nccl"
+    assert "takes one rank on a GPU" in refusal(**settings, gpus="1", workers_per_gpu=2)
 
 
 def test_memory_that_is_set_holds_for_every_gpu(driver: FakeNvml) -> None:

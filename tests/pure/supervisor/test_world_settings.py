@@ -14,11 +14,11 @@ from atomr_mp import errors
 from atomr_mp.process.gpus import hardware
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.startup import planning
-from atomr_mp.startup.config import gather
+from atomr_mp.startup.config import actor_specs, gather
 from atomr_mp.startup.planning import check, make_plan
 from atomr_mp.startup.world_settings import plain_worlds
 from atomr_mp.supervision.settings import WorldSettings
-from atomr_mp.supervisor.plan import Plan, WorldPlan, merged
+from atomr_mp.supervisor.plan import Plan, WorldPlan, merged, plan_worlds
 from tests.fakes.fake_nvml import GIB, Card, FakeNvml
 
 TP = {"devices": [0, 1], "actors": ["Mlp"]}
@@ -119,6 +119,23 @@ def test_a_gpu_is_in_few_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
         check(gather(None, {"actors": actors, "worlds": worlds, "backend": "cuda"}, {}).settings)
     check(gather(None, {"actors": actors, "worlds": worlds}, {}).settings)
     assert not any(each.mailboxes for each in plan_of(worlds, actors=actors, gpus="3").worlds)
+
+
+def test_nccl_is_for_gpus_alone() -> None:
+    """Whoever leaves the choice open has it made by how the GPUs reach each other; spares go with NCCL."""
+    actors = actor_specs(ACTORS)
+
+    def engine_of(engine: Any, backend: str, *, reaches: bool = True) -> tuple[str, bool]:
+        world = WorldSettings(devices=[0, 1], actors=["Mlp"], engine=engine, spares=True)
+        (plan,), _ = plan_worlds({"tp": world}, actors, 2, backend, lambda _devices: reaches)
+        return plan.engine, plan.spares
+
+    assert engine_of("nccl", "cuda") == engine_of("auto", "cuda", reaches=False) == ("nccl", True)
+    others = (("mailboxes", "cuda"), ("auto", "cuda"), ("auto", "host"))
+    assert {engine_of(*each) for each in others} == {("mailboxes", False)}
+    why = "world 'tp' has engine = \"nccl\", which is for GPUs, and the backend is host"
+    assert why in refused({"tp": {**TP, "engine": "nccl"}})
+    assert "engine is 'gloo'" in refused({"tp": {**TP, "engine": "gloo"}})
 
 
 def test_worlds_come_from_a_file_or_the_environment(tmp_path: Path) -> None:

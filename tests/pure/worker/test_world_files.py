@@ -191,5 +191,9 @@ def test_the_table_lets_no_epoch_go_unanswered() -> None:
     assert reached == set(MemberState)
     for state, actions in walks:
         kept = [each for each in actions if each not in {MemberAction.WAKE, MemberAction.CLOSE}]
-        cycle = [MemberAction.OPEN, MemberAction.REFUSE, MemberAction.REPORT]
-        assert kept == [cycle[at % 3] for at in range(len(kept))], state
+        while kept:
+            opened = kept.pop(0) if kept[0] is MemberAction.OPEN else None  # else it was left while it formed
+            if opened and not kept:
+                break
+            assert kept[:2] == [MemberAction.REFUSE, MemberAction.REPORT][: len(kept)], state
+            del kept[:2]

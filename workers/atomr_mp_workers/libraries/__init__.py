@@ -47,6 +47,12 @@ class Libraries:
         """The plans of each library that has some."""
 
     @property
+    def world_in_graphs(self) -> bool:
+        """Whether CUDA graphs may hold the world's collectives."""
+        world = self._context.world
+        return world is None or world.in_graphs
+
+    @property
     def has_world(self) -> bool:
         """Whether programs may have collectives as steps."""
         return self._context.world is not None

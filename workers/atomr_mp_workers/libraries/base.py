@@ -41,6 +41,10 @@ class ProgramWorld(Protocol):
     def size(self) -> int:
         """How many ranks there are."""
 
+    @property
+    def in_graphs(self) -> bool:
+        """Whether CUDA graphs may hold collectives."""
+
     def all_reduce(self, x: Any, op: str, *, factor: Any, out: Any) -> Any:
         """Reduce to all ranks."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control
@@ -16,8 +16,8 @@ from atomr_mp_workers.worlds.order.files import WorldFiles
 if TYPE_CHECKING:
     from atomr_mp_workers.worlds.exchange.world import OwnWorld
 
-Tell = Callable[[control.WorldMailbox, int], object]
-"""Tells the supervisor of a mailbox, with its descriptor, which stays the caller's."""
+Tell = Callable[..., object]
+"""Tells the supervisor of something, and hands it a descriptor, if one is given, which stays the caller's."""
 
 
 class Engine(NamedTuple):
@@ -31,6 +31,27 @@ class Engine(NamedTuple):
     """The mailboxes on devices."""
     close: Callable[[], object]
     """Gives the device's memory back, once nothing of the world runs here."""
+
+
+class _OnGpu(Mailboxes, Protocol):
+    """What carries out collectives on a GPU."""
+
+    @property
+    def collectives(self) -> Callable[[Any], Any]:
+        """Makes the collectives of a meeting."""
+
+    @property
+    def make_meeting(self) -> Callable[..., Any]:
+        """Makes the process's side of an epoch's collectives."""
+
+    def export(self) -> int:
+        """Return a descriptor of the mailbox; it is the caller's."""
+
+    def rehearse(self) -> Any:
+        """Return a meeting with itself."""
+
+    def close(self) -> None:
+        """Give all memory back."""
 
 
 def engine_of(
@@ -58,11 +79,8 @@ def engine_of(
     place = offered.name, offered.rank, offered.size
     if not device.asynchronous:
         return Engine(OwnWorld(*place, collectives=partial(through_memory, make=make)), Meeting, NoMailboxes(), bool)
-    from atomr_mp_workers.worlds.cuda.engine import CudaEngine
-
-    page = files.device_page(offered.rank, offered.generation)
     try:
-        engine = CudaEngine(offered.name, offered.rank, offered.size, offered.generation, page, files)
+        engine = _on_gpu(offered, files, tell)
         descriptor = engine.export()
     except Exception as error:
         explained = device.explain(error)
@@ -73,5 +91,19 @@ def engine_of(
         tell(control.WorldMailbox(offered.world), descriptor)
     finally:
         os.close(descriptor)
-    view = OwnWorld(*place, engine.rehearse, engine.collectives)
+    graphs = offered.engine == "mailboxes"
+    view = OwnWorld(*place, engine.rehearse, engine.collectives, graphs=graphs)
     return Engine(view, engine.make_meeting, engine, engine.close)
+
+
+def _on_gpu(offered: control.WorldOffered, files: WorldFiles, tell: Tell) -> _OnGpu:
+    """Return the engine that carries out collectives on this process's GPU."""
+    place = offered.name, offered.rank, offered.size, offered.generation
+    if offered.engine == "nccl":
+        from atomr_mp_workers.worlds.nccl import library
+        from atomr_mp_workers.worlds.nccl.engine import NcclEngine
+
+        return NcclEngine(*place, files, library.load(), lambda why: tell(control.Unsound(why)), spares=offered.spares)
+    from atomr_mp_workers.worlds.cuda.engine import CudaEngine
+
+    return CudaEngine(*place, files.device_page(offered.rank, offered.generation), files)

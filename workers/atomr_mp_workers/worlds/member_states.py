@@ -11,6 +11,8 @@ class MemberState(StrEnum):
 
     OUTSIDE = auto()
     """It is in no epoch: before the first one, or between two."""
+    FORMING = auto()
+    """It was asked to join, and what the epoch needs on its device is being made."""
     JOINED = auto()
     """It takes parts of gang calls, and begins them in the order of the ring."""
     CLOSING = auto()
@@ -24,8 +26,10 @@ class MemberState(StrEnum):
 class MemberEvent(StrEnum):
     """The events of a process's place in a world."""
 
+    FORM = auto()
+    """The supervisor asks for it, and what the epoch needs on devices takes a while."""
     JOIN = auto()
-    """The supervisor asks for it, and what the epoch needs is mapped."""
+    """The supervisor has asked for it, and what the epoch needs is there."""
     CLOSE = auto()
     """The supervisor says that the epoch ends as planned."""
     LAST = auto()
@@ -37,7 +41,7 @@ class MemberEvent(StrEnum):
     DRAIN = auto()
     """This process is about to leave its device, once it has done what it has."""
     GIVE_UP = auto()
-    """A page is damaged."""
+    """A page is damaged, or what the epoch needs on the device cannot be made."""
     IDLE = auto()
     """No call of the epoch runs here."""
 
@@ -50,7 +54,7 @@ class MemberAction(StrEnum):
     CLOSE = auto()
     """Take no more parts; as rank 0, publish the last entry."""
     WAKE = auto()
-    """Wake the world's thread, which may wait for others."""
+    """Wake the world's thread, which may wait for others, and end what waits on the device."""
     REFUSE = auto()
     """Answer all parts that have not begun."""
     REPORT = auto()
@@ -75,9 +79,15 @@ _S, _E, _A = MemberState, MemberEvent, MemberAction
 
 TRANSITIONS: Final[dict[tuple[MemberState, MemberEvent], MemberMove]] = {
     (_S.OUTSIDE, _E.JOIN): MemberMove(_S.JOINED, (_A.OPEN,)),
+    (_S.OUTSIDE, _E.FORM): MemberMove(_S.FORMING),
     (_S.OUTSIDE, _E.DEPART): MemberMove(_S.OUTSIDE),  # it has left by itself, or could not join
     (_S.OUTSIDE, _E.DRAIN): MemberMove(_S.OUTSIDE),
     (_S.OUTSIDE, _E.GIVE_UP): MemberMove(_S.OUTSIDE),
+    (_S.FORMING, _E.JOIN): MemberMove(_S.JOINED, (_A.OPEN,)),
+    (_S.FORMING, _E.STOP): MemberMove(_S.STOPPED, (_A.WAKE,)),
+    (_S.FORMING, _E.DEPART): MemberMove(_S.LEAVING, (_A.WAKE, _A.REFUSE)),
+    (_S.FORMING, _E.DRAIN): MemberMove(_S.LEAVING, (_A.WAKE, _A.REFUSE)),
+    (_S.FORMING, _E.GIVE_UP): MemberMove(_S.LEAVING, (_A.WAKE, _A.REFUSE)),
     (_S.JOINED, _E.CLOSE): MemberMove(_S.CLOSING, (_A.CLOSE,)),
     (_S.JOINED, _E.LAST): MemberMove(_S.LEAVING, (_A.REFUSE,)),  # the order to close is on its way
     (_S.JOINED, _E.STOP): MemberMove(_S.STOPPED, (_A.WAKE,)),

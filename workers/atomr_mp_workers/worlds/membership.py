@@ -16,7 +16,7 @@ from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.epoch_ends import PLANNED, EpochEnd, aborted, planned, stream_error, unrun
-from atomr_mp_workers.worlds.mailboxes import Mailboxes, NoMailboxes
+from atomr_mp_workers.worlds.mailboxes import FormingFailedError, Mailboxes, NoMailboxes
 from atomr_mp_workers.worlds.member_states import MemberAction, MemberEvent, MemberState, member_step
 from atomr_mp_workers.worlds.order.calls import CallFacts
 from atomr_mp_workers.worlds.order.files import WorldFiles
@@ -103,6 +103,8 @@ class Membership:
         self._end: EpochEnd | None = None
         self._reason = ""
         """Why it leaves unasked."""
+        self._is_unfit = False
+        """Whether it leaves because this process has to be replaced."""
         self._is_cut = False
         """Whether parts may have been lost with a connection."""
         self._unable = ""
@@ -130,9 +132,11 @@ class Membership:
                 raise errors.ProtocolError(f"epoch {self._epoch.number} was not left")
             self._files.close_former(order.generations)
             pages = self._files.pages(self._rank, order.generations)
-            self._mailboxes.join(order.epoch, order.generations)
+            has_joined = self._mailboxes.join(order.epoch, order.generations, self._wake)
             epoch = JoinedEpoch(pages, self._rank, order.epoch, self._begin_timeout_ns)
         except (errors.AtomrError, WorldPageDamagedError) as error:
+            if self._epoch is None:
+                self._mailboxes.over()
             reason = f"could not join: {error}"[:REASON_CHARS]
             self._send(control.EpochLeft(self.number, order.epoch, reason, unfit=True))
             return
@@ -149,12 +153,12 @@ class Membership:
             end.left_waiting,
         )
         self._epoch, self._end, self._reason = epoch, end, ""
-        self._is_reported = self._is_cut = False
+        self._is_reported = self._is_cut = self._is_unfit = False
         self._unable, self._holders = "", []
         self._queue.enter(epoch)
         self._thread.meet(meeting)
         self._view.enter(meeting)
-        self._feed(MemberEvent.JOIN)
+        self._feed(MemberEvent.JOIN if has_joined else MemberEvent.FORM)
 
     def depart(self, order: control.DepartEpoch) -> None:
         """Leave an epoch that is over."""
@@ -184,7 +188,7 @@ class Membership:
 
     def drain(self) -> None:
         """Leave the epoch, unless it is closed and this process leaves it by itself."""
-        if self._end is not None and self.state is MemberState.JOINED:
+        if self._end is not None and self.state in {MemberState.FORMING, MemberState.JOINED}:
             self._reason = "its worker leaves"
             self._end.know(self._rank, self._reason)
         self._feed(MemberEvent.DRAIN)
@@ -363,8 +367,10 @@ class Membership:
         epoch, end = self._epoch, self._end
         if epoch is None or end is None:
             return
-        if self.state in _INSIDE and epoch.is_over:
+        if self.state in {MemberState.FORMING, *_INSIDE} and epoch.is_over:
             self._feed(MemberEvent.STOP)
+        if self.state is MemberState.FORMING:
+            self._look_forming()
         if self.state in _INSIDE and epoch.is_closed:
             if epoch.number not in self._planned:  # the order to close is on its way
                 self._planned.append(epoch.number)
@@ -393,6 +399,15 @@ class Membership:
         if holders != self._holders:
             self._holders = holders
             self._send(control.EpochHeld(self.number, epoch, holders, len(requests)))
+
+    def _look_forming(self) -> None:
+        """Open the epoch once what it needs on the device is there; give it up if that cannot be."""
+        try:
+            if self._mailboxes.formed():
+                self._feed(MemberEvent.JOIN)
+        except FormingFailedError as failure:
+            self._is_unfit = failure.is_unfit
+            self.give_up(str(failure))
 
     def _report_broken(self, epoch: JoinedEpoch, end: EpochEnd, now_ns: int) -> None:
         """Tell the supervisor, once, of what keeps an epoch from going on."""
@@ -504,6 +519,7 @@ class Membership:
                 self._wake()
             case MemberAction.WAKE:
                 epoch.wake_thread()
+                self._mailboxes.over()
             case MemberAction.REFUSE:
                 over = end.known()  # and not the end itself, with all pages of the epoch
                 facts = epoch.number, over.rank, over.cause
@@ -519,8 +535,9 @@ class Membership:
                 self._epoch = self._end = None
                 self._thread.meet(None)
                 self._view.leave()
+                self._mailboxes.over()
                 hooks.point("world_leave")
-                self._send(control.EpochLeft(self.number, epoch.number, self._reason))
+                self._send(control.EpochLeft(self.number, epoch.number, self._reason, unfit=self._is_unfit))
 
 
 def _cancelled() -> errors.Cancelled:

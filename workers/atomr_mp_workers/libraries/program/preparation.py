@@ -117,9 +117,10 @@ class Preparation:
             temporaries.append(layout)
             if number not in apart:
                 end = aligned(end + layout.nbytes)
-        graphs: GraphTable[Any] = GraphTable(
-            None if all(each.request.is_captured() for each in steps) else Refusal.STEP
+        is_captured = all(each.request.is_captured() for each in steps) and (
+            self._libraries.world_in_graphs or all(each.library != WORLD for each in definition.steps)
         )
+        graphs: GraphTable[Any] = GraphTable(None if is_captured else Refusal.STEP)
         clears = self._unwritten(steps)
         return Prepared(steps, temporaries, end, apart, returns, first, self._copied(), graphs, clears, [])
 

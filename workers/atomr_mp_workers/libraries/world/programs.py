@@ -147,6 +147,7 @@ class MeetingSteps:
         self._view: Final = view
         self.rank: Final = view.rank
         self.size: Final = view.size
+        self.in_graphs: Final = view.in_graphs
         self.met = 0
         """How often this rank had met the others when the last collective ended."""
 

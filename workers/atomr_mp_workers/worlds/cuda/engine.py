@@ -67,7 +67,7 @@ class CudaEngine:
         """Give back the mailbox of a process that has ended; the next join does, if kernels may still use it."""
         self._exchange.forget(rank, generation)
 
-    def join(self, epoch: int, generations: Sequence[int]) -> None:
+    def join(self, epoch: int, generations: Sequence[int], _wake: Callable[[], object]) -> bool:
         """Join an epoch.
 
         Raises:
@@ -76,6 +76,14 @@ class CudaEngine:
         """
         self.map()
         self._exchange.join(epoch, generations)
+        return True
+
+    def formed(self) -> bool:
+        """Return True: an epoch is joined at once."""
+        return True
+
+    def over(self) -> None:
+        """Do nothing: kernels look at the stop word themselves."""
 
     def close(self) -> None:
         """Give all memory back, once the world's thread has ended."""

@@ -78,6 +78,7 @@ class OwnWorld:
         size: How many ranks there are.
         rehearse: Makes a meeting with itself, for `setup`.
         collectives: Makes the collectives of a meeting.
+        graphs: Whether CUDA graphs may hold collectives.
 
     Attributes:
         name: The world's name.
@@ -92,12 +93,15 @@ class OwnWorld:
         size: int,
         rehearse: Callable[[], Any] | None = None,
         collectives: Callable[[Any], Any] = through_memory,
+        *,
+        graphs: bool = True,
     ) -> None:
         self.name: Final = name
         self.rank: Final = rank
         self.size: Final = size
         self._rehearse: Final = rehearse or (lambda: Rehearsal(name, rank, size))
         self._through: Final = collectives
+        self._graphs: Final = graphs
         self._epoch = 0
         self._meeting: EpochOf | None = None
         self._made: Any = None
@@ -131,6 +135,11 @@ class OwnWorld:
         self._serves, self._made = True, None
         if "numpy" in sys.modules:  # so that a standby's first collective imports nothing
             from atomr_mp_workers.worlds.exchange import collectives  # noqa: F401 - is imported for later
+
+    @property
+    def in_graphs(self) -> bool:
+        """Whether CUDA graphs may hold collectives. The runtime's."""
+        return self._graphs
 
     @property
     def steps(self) -> int:
