@@ -70,6 +70,9 @@ TESTS: Final = (
     "tests/crash",
 )
 
+OF_ENGINES: Final = ("tests/contract/worlds", "tests/crash/worlds")
+"""Tests that run once more over the second engine of worlds, if all run."""
+
 
 def main() -> int:
     """Run the tests, print a summary, write the report; return pytest's status."""
@@ -86,6 +89,9 @@ def main() -> int:
             check=False,
         ).returncode
         report = {"backend": backend, **machine(), "seconds": round(time.monotonic() - began, 1), **counted(results)}
+        if backend == "cuda" and not sys.argv[1:]:
+            again = over_nccl(Path(folder, "nccl.xml"))
+            status, report["nccl"] = status or again.pop("status"), again
         targets = [Path(out)] if (out := os.environ.get("OUT")) else []
         for target in targets:
             target.joinpath("gpu-tests.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -98,6 +104,15 @@ def main() -> int:
             target.joinpath(evidence.FILE.name).write_text(marks, encoding="utf-8")
     print(json.dumps({name: value for name, value in report.items() if name != "tests"}, indent=1))
     return status
+
+
+def over_nccl(results: Path) -> dict[str, Any]:
+    """Run the tests of worlds over NCCL; return how they went, and pytest's status."""
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", f"--junitxml={results}", *OF_ENGINES]
+    environment = os.environ | {"ATOMR_MP_TEST_BACKEND": "cuda", "ATOMR_MP_TEST_ENGINE": "nccl"}
+    status = subprocess.run(command, env=environment, check=False).returncode
+    found = counted(results)
+    return {"status": status, **{name: value for name, value in found.items() if name != "tests"}}
 
 
 def recording(folder: Path) -> dict[str, str]:

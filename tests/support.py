@@ -50,6 +50,9 @@ LEDGER: Final = "ATOMR_MP_TEST"
 BACKEND: Final = os.environ.get("ATOMR_MP_TEST_BACKEND", "host")
 """The backend of the tests' pools; the same tests hold on each."""
 
+ENGINE: Final = os.environ.get("ATOMR_MP_TEST_ENGINE", "")
+"""The engine of worlds on GPUs that do not name one; empty for the default."""
+
 DEADLINE_S: Final = 30.0
 """Longest wait for anything: far more than it takes, also on a busy machine."""
 
@@ -155,6 +158,10 @@ class Ledger:
         settings.setdefault("max_suspicions", 0)
         if settings.setdefault("backend", BACKEND) == BACKEND:
             needs_devices(gpus)
+        if ENGINE and settings["backend"] == "cuda" and settings.get("worlds"):
+            if settings.get("workers_per_gpu", 1) > 1:
+                pytest.skip(f"{ENGINE} takes one rank on a GPU")
+            settings["worlds"] = {name: {"engine": ENGINE, **world} for name, world in settings["worlds"].items()}
         settings |= {"actors": actors or (PROBE, BYSTANDER), "gpus": gpus, "run_dir": self.run_dir(run_dir)}
         return atomr_mp.start(**settings) if faults is None else testing.start(faults=faults, **settings)
 

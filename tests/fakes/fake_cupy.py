@@ -6,7 +6,7 @@ once, so entering a stream waits for what was put there.
 
 from __future__ import annotations
 
-import functools
+import collections
 import itertools
 import queue
 import sys
@@ -23,6 +23,7 @@ streams: Final[weakref.WeakValueDictionary[int, Stream]] = weakref.WeakValueDict
 
 _numbers: Final = itertools.count(1)
 _current: Final = threading.local()
+_kept: Final[collections.deque[Any]] = collections.deque(maxlen=64)
 
 
 class ndarray(np.ndarray[Any, Any]):  # noqa: N801 - CuPy's name
@@ -30,7 +31,8 @@ class ndarray(np.ndarray[Any, Any]):  # noqa: N801 - CuPy's name
 
     @property
     def data(self) -> Any:
-        """Where it is."""
+        """Where it is. Its memory stays for a while, as a stream's does until the stream has come that far."""
+        _kept.append(self)
         return SimpleNamespace(ptr=self.ctypes.data)
 
     def get(self, stream: Any = None) -> Any:
@@ -96,7 +98,8 @@ class Stream:
 
     def __enter__(self) -> Self:
         self.synchronize()
-        _current.__dict__.setdefault("stack", []).append(self)
+        get_current_stream()
+        _current.stack.append(self)
         return self
 
     def __exit__(self, *_raised: object) -> None:
@@ -114,15 +117,12 @@ def _do(work: queue.SimpleQueue[Callable[[], object] | None]) -> None:
         each()
 
 
-@functools.cache
-def _null() -> Stream:
-    return Stream()
-
-
 def get_current_stream() -> Stream:
-    """Return the thread's current stream."""
-    stack = getattr(_current, "stack", None)
-    return stack[-1] if stack else _null()
+    """Return the thread's current stream; without one, a stream of the thread's own, as worlds have."""
+    stack: list[Stream] | None = getattr(_current, "stack", None)
+    if not stack:
+        stack = _current.stack = [Stream()]
+    return stack[-1]
 
 
 def asarray(given: Any) -> ndarray:
