@@ -59,7 +59,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     "directory/package.module:Class" where the module is not on the import path. "@0+1" behind it names the devices
     that have it, "@0-3" a range; without, all have it. In a file, paths are relative to the file."""
     worlds: dict[str, WorldSettings] = {}
-    """Worlds by name: `{"tp": {"devices": [0, 1], "actors": ["Mlp"]}}`."""
+    """Worlds by name: `{"tp": {"devices": [0, 1], "actors": ["Mlp"]}}`; also `engine`, `spares`, `begin_timeout_s`."""
     window_requests: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
     """Requests that one connection of a client may have unanswered per device; at most 65,536. Each event loop has a
     connection, and all threads of a program together."""
