@@ -85,6 +85,8 @@ def test_a_death_while_they_form(world: NcclWorld, victim: int) -> None:
     dead = world.all[victim]
     dead.do("setattr(nccl, 'hangs_in_init', True)")
     world.ask_to_join()
+    for each in world.all:
+        assert settled(lambda each=each: each.do("len(nccl._comms)") == 1)  # type: ignore[misc]
     dead.kill()
     for each in world.all:
         if each is not dead:

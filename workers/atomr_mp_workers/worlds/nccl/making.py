@@ -9,6 +9,7 @@ from typing import Any, Final
 import cupy
 import numpy as np
 
+from atomr_mp_workers.worlds.nccl.captures import leave_captures_alone
 from atomr_mp_workers.worlds.nccl.communicator import Communicator, GateShutError
 from atomr_mp_workers.worlds.nccl.library import BYTES, NCCL_OPERATORS, Nccl, Piece, failed
 
@@ -88,4 +89,6 @@ def _piece(rows: Any, rank: int) -> Piece:
 
 
 def _use_device() -> None:
+    """Prepare a thread that forms or aborts a communicator."""
     cupy.cuda.Device(0).use()
+    leave_captures_alone()

@@ -15,6 +15,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.world import MemberReader, MemberWriter
 from atomr_mp_workers.worlds.cuda.watch import Onlooker
 from atomr_mp_workers.worlds.exchange.meeting import Meeting
+from atomr_mp_workers.worlds.nccl.captures import leave_captures_alone
 from atomr_mp_workers.worlds.nccl.communicator import Communicator, GateShutError
 from atomr_mp_workers.worlds.nccl.library import failed
 
@@ -142,6 +143,7 @@ class NcclMeeting(Meeting):
 
     def look(self) -> None:
         """Look whether this rank waits on its device for others. Another thread."""
+        leave_captures_alone()
         with self._looks:
             if self._is_busy and self._done is not None:
                 self._on_device = bool(self._begun.done) and not self._done.done
