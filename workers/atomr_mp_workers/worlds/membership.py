@@ -378,18 +378,22 @@ class Membership:
             self._feed(MemberEvent.LAST)
         if self.state in _INSIDE:
             epoch.be_away(now_ns, away=away, has_parts=self._queue.has_parts)
-            self._waiting.note_free(epoch.note)
-            epoch.look(now_ns)
-            if epoch.publisher is not None and self._waiting.drop_late(epoch.publisher, now_ns):
-                self._wake()
-            if self.state is MemberState.CLOSING and epoch.publisher is not None:
-                self._tell_holders(epoch.number)
-            if epoch.damage:
-                self.give_up(epoch.damage)
-            else:
-                self._report_broken(epoch, end, now_ns)
+            self._look_inside(epoch, end, now_ns)
         if self.state is MemberState.LEAVING and not (self._thread.ahead or self._queue.has_streams):
             self._feed(MemberEvent.IDLE)
+
+    def _look_inside(self, epoch: JoinedEpoch, end: EpochEnd, now_ns: int) -> None:
+        """Note what has come and become free, publish, and find out whether the epoch can go on."""
+        self._waiting.note_free(epoch.note)
+        epoch.look(now_ns)
+        if epoch.publisher is not None and self._waiting.drop_late(epoch.publisher, now_ns):
+            self._wake()
+        if self.state is MemberState.CLOSING and epoch.publisher is not None:
+            self._tell_holders(epoch.number)
+        if epoch.damage:
+            self.give_up(epoch.damage)
+        else:
+            self._report_broken(epoch, end, now_ns)
 
     def _tell_holders(self, epoch: int) -> None:
         """Tell the supervisor for whom a planned end waits, if that has changed."""

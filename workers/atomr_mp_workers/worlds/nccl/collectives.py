@@ -102,7 +102,7 @@ class NcclCollectives:
         source = self._begin(given, target, same_places=False)
         self._meeting.meet(Agreement(Collective.ALL_GATHER, given.size, given.name), 0)
         self._gather(given.stream, _bytes(source.array), _bytes(target.array))
-        return target.done(given.stream)
+        return target.done(given.stream, self.settle)
 
     def broadcast(self, x: Any, root: int, out: Any) -> Any:
         """Return one rank's array, on all ranks."""
@@ -115,7 +115,7 @@ class NcclCollectives:
             _copy(given.stream, _bytes(source.array), _bytes(target.array))
         elif given.nbytes:
             self._device.put(given.stream, "broadcast", source.address, target.address, given.nbytes, root)
-        return target.done(given.stream)
+        return target.done(given.stream, self.settle)
 
     def all_to_all(self, x: Any, out: Any) -> Any:
         """Return this rank's parts of all ranks' arrays."""
@@ -126,7 +126,7 @@ class NcclCollectives:
         self._meeting.meet(Agreement(Collective.ALL_TO_ALL, given.size, given.name), 0)
         rows = _bytes(source.array).reshape(self._size, -1)
         self._exchange(given.stream, list(rows), list(_bytes(target.array).reshape(self._size, -1)))
-        return target.done(given.stream)
+        return target.done(given.stream, self.settle)
 
     def all_to_all_v(self, parts: Sequence[Any]) -> list[Any]:
         """Return the parts of all ranks that are for this one. Their lengths are exchanged on the host."""
@@ -153,7 +153,7 @@ class NcclCollectives:
         self._meeting.meet(agreement, 1)
         sent, received = [_bytes(each.array) for each in given], [_bytes(each.array) for each in results]
         self._exchange(first.stream, sent, received)
-        return [each.done(first.stream) for each in results]
+        return [each.done(first.stream, self.settle) for each in results]
 
     def sendrecv(self, x: Any, to: int | None, from_: int | None, out: Any) -> Any:
         """Return the array that another rank sends to this one."""
@@ -173,7 +173,7 @@ class NcclCollectives:
             self._put_pieces(given.stream, sent, received)
         elif target is not None:
             _copy(given.stream, _bytes(source.array), _bytes(target.array))
-        return None if target is None else target.done(given.stream)
+        return None if target is None else target.done(given.stream, self.settle)
 
     # --- parts of them ----------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class NcclCollectives:
                     if way.gathers or self._device is None:
                         y = self._reduced_here(kind, way, x, y)
                     from_wire(y, target.array, given.name, way, self._size)
-        return None if target is None else target.done(stream)
+        return None if target is None else target.done(stream, self.settle)
 
     def _room(self, way: ReductionWay, given: Given, target: Result | None, x: Any) -> Any:
         """Return where NCCL writes to: the result itself, or a vector in its type; on the current stream."""

@@ -43,9 +43,10 @@ BYTES: Final = TYPES["int8"]
 NCCL_OPERATORS: Final = {"sum": 0, "prod": 1, "max": 2, "min": 3}
 """NCCL's numbers of operators (`ncclRedOp_t`)."""
 
-ENVIRONMENT: Final = {"NCCL_SOCKET_IFNAME": "=lo", "NCCL_RUNTIME_CONNECT": "0"}
-"""Variables that are set before the library is loaded, where the user has not: all ranks are on this machine, and ranks
-connect while a communicator forms, not with its first use."""
+ENVIRONMENT: Final = {"NCCL_SOCKET_IFNAME": "=lo", "NCCL_RUNTIME_CONNECT": "0", "NCCL_NVLS_ENABLE": "0"}
+"""Variables that are set before the library is loaded, where the user has not: all ranks are on this machine, ranks
+connect while a communicator forms and not with its first use, and no multicast of the switch's is held that a killed
+rank could leave there."""
 
 _UNDEFINED: Final = -(2**31)
 _MAGIC: Final = 0xCAFEBEEF
