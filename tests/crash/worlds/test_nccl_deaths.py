@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -222,6 +223,11 @@ def stand_by(world: NcclWorld, rank: int, generation: int) -> NcclProcess:
     return standby
 
 
+def each_has(processes: Sequence[Any]) -> list[int]:
+    """Return how many communicators processes have, in rising order."""
+    return sorted(each.do("len(nccl._comms)") for each in processes)
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_standby_takes_over_by_what_it_has_formed_ahead(spared: NcclWorld, victim: int) -> None:
     """Nothing is formed then; and the next one is formed ahead again."""
@@ -239,7 +245,8 @@ def test_a_standby_takes_over_by_what_it_has_formed_ahead(spared: NcclWorld, vic
         spared.join()
         right(spared)
         assert spared.each("engine._forming.uses_spare") == [True] * spared.size
-        assert sorted(each.do("len(nccl._comms)") for each in spared.all) == sorted(made)
+        now = functools.partial(each_has, spared.all)
+        assert settled(lambda now=now, made=made: now() == sorted(made)), (now(), made)  # type: ignore[misc]
         assert not any(spared.each("nccl.poisoned"))
 
 

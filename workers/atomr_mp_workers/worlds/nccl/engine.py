@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from atomr_mp_workers.worlds.nccl.collectives import NcclCollectives
 from atomr_mp_workers.worlds.nccl.communicator import Communicator
 from atomr_mp_workers.worlds.nccl.communicator_states import CommState
 from atomr_mp_workers.worlds.nccl.forming import Forming
-from atomr_mp_workers.worlds.nccl.leftovers import sweep
+from atomr_mp_workers.worlds.nccl.leftovers import LEAST_AGE_S, sweep
 from atomr_mp_workers.worlds.nccl.library import Nccl
 from atomr_mp_workers.worlds.nccl.making import CommMaker
 from atomr_mp_workers.worlds.nccl.meeting import NcclMeeting
@@ -211,5 +212,8 @@ class NcclEngine:
 
 
 def _sweep_behind(communicator: Communicator) -> None:
+    """Remove what the dead have left: at once, and once the youngest of it may be removed."""
     communicator.wait_gone(60.0)
+    sweep()
+    time.sleep(LEAST_AGE_S)
     sweep()
