@@ -33,9 +33,9 @@ REPLACED_NS: Final = 3_000_000
 """How long the kernels of a process wait that was replaced."""
 
 _SMALLER: Final = {
-    "#define THREADS 288": f"#define THREADS {WORKERS + places.WATCHERS}",
-    "#define PRODUCERS 96": f"#define PRODUCERS {WORKERS // 2}",
-    "#define CONSUMERS 160": f"#define CONSUMERS {WORKERS // 2}",
+    "#define THREADS 544": f"#define THREADS {WORKERS + places.WATCHERS}",
+    "#define PRODUCERS 128": f"#define PRODUCERS {WORKERS // 2}",
+    "#define CONSUMERS 384": f"#define CONSUMERS {WORKERS // 2}",
 }
 _OF_THE_HOST: Final = {
     "__shared__ Shared sh;": "Shared& sh = *(Shared*)emulated::current->home->shared;",

@@ -27,7 +27,7 @@ WORLDS: Final = 4
 RESIDENT: Final = 2
 """So many blocks fit on a multiprocessor, by the bounds that the kernels are compiled with."""
 
-WORKERS: Final = 256
+WORKERS: Final = 512
 """Most threads of a block that work."""
 
 WATCHERS: Final = 32
@@ -42,7 +42,7 @@ SMALL_BYTES: Final = 32 * 2**10
 LINE_BYTES: Final = 16
 LINES: Final = SMALL_BYTES // 8
 
-HALF_BYTES: Final = 8 * 2**20
+HALF_BYTES: Final = 16 * 2**20
 """Size of each half of the part that others read."""
 
 AT_ONCE_BYTES: Final = 8 * 2**20

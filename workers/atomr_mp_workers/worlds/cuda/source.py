@@ -84,11 +84,11 @@ KERNELS: Final = r"""
 #define PAIRS 4
 #define WORN 5
 #define WATCHERS 32
-#define THREADS 288
+#define THREADS 544
 #define RESIDENT 2
-#define PRODUCERS 96
-#define CONSUMERS 160
-#define RING 4
+#define PRODUCERS 128
+#define CONSUMERS 384
+#define RING 2
 #define KERNEL __global__ void __launch_bounds__(THREADS, RESIDENT)
 #define GLANCE_CYCLES 8192
 #define LOOK_NS 50000

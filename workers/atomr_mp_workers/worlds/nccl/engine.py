@@ -74,6 +74,7 @@ class NcclEngine:
         self._spares: Final = Spares(generation, self._maker, self._page, self._pages) if spares else None
         self.collectives: Final[Callable[[Any], NcclCollectives]] = NcclCollectives
         """Makes the collectives of a meeting."""
+        threading.Thread(target=sweep, name="nccl-sweep", daemon=True).start()  # what others have left in the end
 
     def export(self) -> int:
         """Return a descriptor of the page, to be read only; it is the caller's."""
