@@ -9,6 +9,7 @@ from atomr_mp.client.call_or_stream import CallOrStream
 from atomr_mp.client.callers import calling_loop
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import ReplyStream
+from atomr_mp.client.taken_arguments import TakenArguments
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.words import did_you_mean
 
@@ -123,6 +124,12 @@ def either(
 
     def request(*args: Any, **kwargs: Any) -> CallOrStream:
         reply = call(*args, **kwargs)
-        return CallOrStream(reply, lambda: streams(method), lambda: stream(*args, **kwargs))
+        taken = TakenArguments(args, kwargs)
+
+        def opened() -> ReplyStream:
+            args, kwargs = taken.given()
+            return stream(*args, **kwargs)
+
+        return CallOrStream(reply, lambda: streams(method), opened)
 
     return request

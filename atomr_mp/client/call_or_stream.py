@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+import weakref
 from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Final, Self
 
 from atomr_mp import errors
+from atomr_mp.client.callers import calling_loop
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import ReplyStream
 
@@ -15,24 +19,37 @@ class CallOrStream:
     """The answer to a request that a coroutine makes through an actor's reference while the pool starts.
 
     Awaited it is what the method turns out to be; read by `async for`, or entered by `async with`, a `ReplyStream`.
-    Neither is sent before the method is known. All else is the call's, until it is read.
+    Neither is sent before the method is known. All else is the call's, until the method is known to stream. The stream
+    has the arguments and the time of the call.
 
     Args:
         reply: The call, which waits.
         streams: Returns whether the method streams; called once that is known.
-        open_stream: Opens the stream in the call's place.
+        open_stream: Opens the stream in the call's place, with the arguments as they were at the call.
     """
 
     def __init__(self, reply: Reply, streams: Callable[[], bool], open_stream: Callable[[], ReplyStream]) -> None:
         self._reply: Final = reply
         self._streams: Final = streams
         self._open_stream: Final = open_stream
+        self._called_ns: Final = time.monotonic_ns()
         self._stream: ReplyStream | None = None
+        here = weakref.ref(self)
+
+        def answered(_reply: Reply) -> None:
+            request = here()
+            if request is not None:
+                request._open_at_once()  # noqa: SLF001 - its own
+
+        reply.add_done_callback(answered)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream or self._reply, name)
 
     def __repr__(self) -> str:
+        reply = self._reply
+        if self._stream is None and reply.undeclared is not None and not reply.done:
+            return f"<CallOrStream {reply.id} of {reply.method}: waits for its method to be known>"
         return repr(self._stream or self._reply)
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -62,9 +79,24 @@ class CallOrStream:
                     raise
         return await self._opened()
 
+    def _open_at_once(self) -> None:
+        """Open the stream once the call was refused for it, as long as its reader comes later."""
+        if self._stream is None and isinstance(self._reply.error, errors.InvalidRequest) and calling_loop() is not None:
+            with contextlib.suppress(errors.AtomrError):  # whoever reads it is told
+                if self._streams():
+                    self._opened()
+
     def _opened(self) -> ReplyStream:
-        """Return the stream, which takes the call's place."""
+        """Return the stream, which takes the call's place.
+
+        Raises:
+            AtomrError: The call has ended before, and not because the method streams.
+        """
         if self._stream is None:
-            self._reply.cancel()
-            self._stream = self._open_stream()
+            reply = self._reply
+            if reply.done and reply.error is not None and not isinstance(reply.error, errors.InvalidRequest):
+                raise errors.unraised(reply.error)
+            reply.cancel()
+            stream = self._stream = self._open_stream()
+            stream.count_from(self._called_ns)
         return self._stream

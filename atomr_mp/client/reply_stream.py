@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -34,6 +35,9 @@ class StreamLane(Protocol):
 
     def watch(self, reply: StreamReply) -> None:
         """Watch the stream's deadline."""
+
+    def date_back(self, stream: StreamReply, passed_ns: int) -> None:
+        """Have a stream's deadlines end earlier, which was asked for before it was opened."""
 
 
 @checks_names
@@ -74,6 +78,14 @@ class ReplyStream:
     def __repr__(self) -> str:
         state = "closed" if self._closed else ("ended" if self.done else "open")
         return f"<ReplyStream {self._reply.id} of {self._reply.method}: {state}, {self.parts} parts read>"
+
+    def count_from(self, called_ns: int) -> None:
+        """Count its deadlines from an earlier time, at which it was asked for.
+
+        Args:
+            called_ns: CLOCK_MONOTONIC.
+        """
+        self._lane.date_back(self._reply, time.monotonic_ns() - called_ns)
 
     @property
     def method(self) -> str:

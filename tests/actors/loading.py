@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
+from typing import Any
 
 from atomr_mp_workers import Actor, Batch, Context, method
 from tests.actors.probe import arrive
@@ -34,3 +35,23 @@ class Loading(Actor):
         """Stream numbers, and return how many in all."""
         yield from range(first + start, upto)
         return upto
+
+    @method(idempotent=True)
+    def given(self, value: Any) -> str:
+        """Return what was given, as text."""
+        return text_of(value)
+
+    @method(thread=True)
+    def told(self, value: Any) -> Generator[str, None, str]:
+        """Stream what was given, as text, and return it."""
+        yield text_of(value)
+        return text_of(value)
+
+
+def text_of(value: Any) -> str:
+    """Return numbers, lists and maps of them, and the sum of arrays, as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {text_of(each)}" for name, each in sorted(value.items()))
+    if isinstance(value, list):
+        return f"[{', '.join(map(text_of, value))}]"
+    return f"{float(value.sum() if hasattr(value, 'sum') else value):g}"

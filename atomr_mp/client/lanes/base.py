@@ -222,6 +222,16 @@ class Lane(ABC):
         for each in moved:
             self._deadline_moved(each)
 
+    @interrupts.defer_interrupts
+    def date_back(self, stream: StreamReply, passed_ns: int) -> None:
+        """Have a stream's deadlines end earlier, which was asked for before it was opened."""
+        with self._lock:
+            stream.deadline_ns -= passed_ns
+            stream.until_ns -= passed_ns
+            if stream.undeclared is not None:
+                stream.undeclared = stream.undeclared._replace(called_ns=stream.undeclared.called_ns - passed_ns)
+        self._deadline_moved(stream)
+
     def _declare(self) -> list[Reply]:
         """Let requests learn of their methods as far as these are known now; return those. With the lock held."""
         methods = self._session.methods

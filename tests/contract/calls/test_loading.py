@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pytest
 
 import atomr_mp
@@ -236,6 +237,99 @@ def test_what_coroutines_ask_while_devices_load_is_answered_once_they_have_loade
             told = dict(zip(tasks, await asyncio.gather(*tasks.values(), return_exceptions=True), strict=True))
             assert told == {name: result for name, (_, result) in asked.items()}
             assert await all_of(actor.count(1)) == [0]  # nothing wrong was kept
+
+        in_loop(use)
+
+
+def _changing() -> dict[str, tuple[Any, Callable[[Any], object], str]]:
+    """Return values of each kind, what changes them, and what they were, as text."""
+
+    def zero(array: Any) -> None:
+        array[:] = 0
+
+    def both(value: Any) -> None:
+        zero(value["inner"][0])
+        value["inner"].append(5)
+        value["more"] = 6
+
+    return {
+        "array": (np.ones(4), zero, "4"),
+        "large array": (np.ones(40_000), zero, "40000"),
+        "list": ([1, 2], lambda value: value.append(3), "[1, 2]"),
+        "nested": ({"inner": [np.ones(3), 2]}, both, "inner: [3, 2]"),
+    }
+
+
+@pytest.mark.parametrize("ready", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "world"])
+def test_arguments_are_taken_when_the_call_is_made(ledger: Ledger, kind: str, *, ready: bool) -> None:
+    """Whoever calls may change them at once, however the call is made and however long it waits."""
+    with loading(ledger, "local", kind, count=1) as found:
+        target = found.target
+        if ready:
+            found.open()
+            target.wait_ready(DEADLINE_S)
+        ways: dict[str, Callable[[Any], Any]] = {
+            "call": lambda value: target.call("Loading.given", value),
+            "call by name": lambda value: target.call("Loading.given", kwargs={"value": value}),
+            "stream": lambda value: target.stream("Loading.told", value),
+            "stream by name": lambda value: target.stream("Loading.told", kwargs={"value": value}),
+        }
+        actors: dict[str, Callable[[Any], Any]] = {
+            "actor": lambda value: target.actor("Loading").given(value),
+            "actor by name": lambda value: target.actor("Loading").given(value=value),
+            "actor, a stream": lambda value: target.actor("Loading").told(value),
+            "actor, a stream by name": lambda value: target.actor("Loading").told(value=value),
+        }
+
+        def made(ways: dict[str, Callable[[Any], Any]]) -> dict[str, tuple[Any, str]]:
+            replies = {}
+            for way, call in ways.items():
+                for of, (value, change, was) in _changing().items():
+                    replies[f"{way}: {of}"] = call(value), was
+                    change(value)
+            return replies
+
+        in_thread = made(ways | actors if ready else ways)
+
+        async def use() -> dict[str, Any]:
+            replies = made(ways | actors)
+            waits = [repr(reply) for name, (reply, _) in replies.items() if name.startswith("actor")]
+            assert ready or all("waits for its method to be known" in each for each in waits)
+            read = {name: reply for name, (reply, _) in replies.items() if "stream" in name}
+            found.open()
+            await asyncio.to_thread(target.wait_ready, DEADLINE_S)
+            told = {}
+            for name, (reply, was) in replies.items():
+                got = [each async for each in reply] if name in read else [await reply]
+                got += [await reply] if name in read else []
+                if set(got) != {was}:
+                    told[name] = got
+            return told
+
+        assert not in_loop(use)
+        wrong = {name: reply.result() for name, (reply, was) in in_thread.items() if reply.result() != was}
+        assert not wrong
+
+
+def test_a_deadline_counts_from_the_call(ledger: Ledger) -> None:
+    """No stream begins anew that was asked for while the pool loaded, and neither does its time."""
+    with loading(ledger, "local", "plain", count=1) as found:
+
+        async def use() -> None:
+            stream = found.pool.actor("Loading", deadline_s=40.0).count(3)
+            late = found.pool.actor("Loading", deadline_s=0.2).count(3)
+            left = found.pool.actor("Loading").count(3)
+            left.cancel()
+            called_ns = time.monotonic_ns()
+            with pytest.raises(errors.DeadlineExceeded):
+                await late
+            for ended, error in ((late, errors.DeadlineExceeded), (left, errors.Cancelled)):
+                with pytest.raises(error):
+                    [each async for each in ended]
+            found.open()
+            assert [each async for each in stream] == [0, 1, 2]
+            assert stream._stream._reply.until_ns <= called_ns + int(40e9)
 
         in_loop(use)
 
