@@ -14,6 +14,7 @@ whoever judges looks more often than that. What has come in is taken in before a
 | A client, a command | the supervisor's answers | `Patience` |
 | A remote client | the relay | `Patience`; `OwnTime` of its `tunnel.keeper` |
 | A worker | clients that do not read their answers | what it writes right before it judges |
+| A worker | readers of streams, and their relays | two looks, `OpenStreams` |
 | An HTTP server | the supervisor, front ends | `OwnTime` of `SupervisorWatch` and `Heartbeats` |
 
 Ranks of a world do not judge each other: a meeting lasts until the supervisor ends it.
@@ -29,6 +30,10 @@ STEP_S: Final = 2.0
 
 LOOK_S: Final = 1.0
 """The longest wait of who judges. Half a step: a look that comes somewhat late counts in full."""
+
+
+RELAY_QUIET_S: Final = 5.0
+"""A relay that has said nothing for so long is killed: its loop says every second that it turns."""
 
 
 class OwnTime:

@@ -116,7 +116,8 @@ class Action(StrEnum):
     ANNOUNCE = auto()
     """Tell the clients the standby's endpoint: they connect, and send nothing."""
     CALL_STANDBY = auto()
-    """Feed `TAKE_OVER` if a standby is ready, and directive and restart intensity allow it, or an operator asked."""
+    """Feed `TAKE_OVER` if a standby is ready, and directive and restart intensity allow it, or an operator asked.
+    Else tell a worker that finishes what it holds that its end is waited for."""
     PROMOTE = auto()
     """The active incarnation becomes the predecessor, the standby the active one: it begins to take calls."""
     END_PREDECESSOR = auto()
@@ -244,7 +245,7 @@ TRANSITIONS: Final[dict[tuple[State, LifecycleEvent], Move]] = {
     (State.DRAINING, LifecycleEvent.STOP): Move(State.STOPPING, (Action.DRAIN, Action.DISMISS)),
     (State.DRAINING, LifecycleEvent.STANDBY_DUE): Move(State.DRAINING),
     (State.DRAINING, LifecycleEvent.STANDBY_READY): Move(State.DRAINING, (Action.CALL_STANDBY,)),
-    (State.DRAINING, LifecycleEvent.STANDBY_LOST): Move(State.DRAINING),
+    (State.DRAINING, LifecycleEvent.STANDBY_LOST): Move(State.DRAINING, (Action.CALL_STANDBY,)),
     (State.DRAINING, LifecycleEvent.TAKE_OVER): _TAKEN_OVER,
     (State.DRAINING, LifecycleEvent.PREDECESSOR_EXITED): Move(State.DRAINING, (Action.END_PREDECESSOR,)),
     # retiring: as draining, but nobody has asked for it, and its end counts.
@@ -259,7 +260,7 @@ TRANSITIONS: Final[dict[tuple[State, LifecycleEvent], Move]] = {
     (State.RETIRING, LifecycleEvent.STOP): Move(State.STOPPING, (Action.DRAIN, Action.DISMISS)),
     (State.RETIRING, LifecycleEvent.STANDBY_DUE): Move(State.RETIRING),
     (State.RETIRING, LifecycleEvent.STANDBY_READY): Move(State.RETIRING, (Action.CALL_STANDBY,)),
-    (State.RETIRING, LifecycleEvent.STANDBY_LOST): Move(State.RETIRING),
+    (State.RETIRING, LifecycleEvent.STANDBY_LOST): Move(State.RETIRING, (Action.CALL_STANDBY,)),
     (State.RETIRING, LifecycleEvent.TAKE_OVER): _TAKEN_OVER,
     (State.RETIRING, LifecycleEvent.PREDECESSOR_EXITED): Move(State.RETIRING, (Action.END_PREDECESSOR,)),
     # stopping: as draining, but nothing comes after it, whatever is asked for.

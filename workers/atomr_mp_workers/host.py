@@ -450,7 +450,8 @@ class Host:
                     self._imports.are_known(modules)
                     self._imports_ahead.add(order)
             case control.Drain():
-                self._drained_ns = time.monotonic_ns() + (STRAGGLERS_NS if self._serves else 1)
+                # If it was told before, it is told that it is waited for now.
+                self._drained_ns = self._drained_ns or time.monotonic_ns() + (STRAGGLERS_NS if self._serves else 1)
                 self._imports_ahead.stop()
                 self._dispatcher.hurry()
                 if order.waited_for:

@@ -159,6 +159,8 @@ class SessionOpened(Message, frozen=True, tag="session_opened"):
     """The client's process, for messages about it."""
     tracebacks: bool = True
     """Whether errors show it tracebacks."""
+    relayed: bool = False
+    """Whether what it sends comes through a relay, which may stand still for a while."""
 
 
 class SessionEnded(Message, frozen=True, tag="session_ended"):
@@ -362,7 +364,7 @@ class WithdrawWorld(Message, frozen=True, tag="withdraw_world"):
 class Drain(Message, frozen=True, tag="drain"):
     """Finish what has been received, answer it, and exit with status 0."""
 
-    waited_for: bool = False
+    waited_for: bool
     """Whether nothing takes calls before that, so that a stream whose reader takes nothing is ended."""
 
 

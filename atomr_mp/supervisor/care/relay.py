@@ -14,6 +14,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.protocol.messages import operators, relay
+from atomr_mp.protocol.own_time import RELAY_QUIET_S
 from atomr_mp.supervision.settings import PoolSettings
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.care.relay_process import RelayProcess
@@ -41,9 +42,6 @@ ATTEMPTS: Final = 2
 
 BACK_S: Final = 5.0
 """Within so long after a relay's start the clients of the one before have come back."""
-
-QUIET_S: Final = 5.0
-"""A relay that has said nothing for so long is killed: its loop says every second that it turns."""
 
 LEAST_QUIET_S: Final = 3.0
 """The same where clients would give their sessions up before that: its interval, and a step of the supervisor's own
@@ -249,7 +247,7 @@ def quiet_s(grace_s: float) -> float:
         grace_s: How long clients that are cut keep their sessions. Where that is too short for any relay to be found
             hung in time, they lose them.
     """
-    return min(QUIET_S, grace_s / 2) if grace_s >= 2 * LEAST_QUIET_S else QUIET_S
+    return min(RELAY_QUIET_S, grace_s / 2) if grace_s >= 2 * LEAST_QUIET_S else RELAY_QUIET_S
 
 
 class Address(NamedTuple):

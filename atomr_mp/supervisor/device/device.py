@@ -199,7 +199,7 @@ class SupervisedDevice:
                 Action.WANT_STANDBY: self.takeover.want,
                 Action.SPAWN_STANDBY: self.takeover.spawn,
                 Action.ANNOUNCE: self.life.tell,
-                Action.CALL_STANDBY: self.takeover.call,
+                Action.CALL_STANDBY: self._call_standby,
                 Action.PROMOTE: self.takeover.promote,
                 Action.END_PREDECESSOR: self.deaths.end_predecessor,
                 Action.DISMISS: self.takeover.dismiss,
@@ -312,6 +312,8 @@ class SupervisedDevice:
             self.roles.active.parting.wished("stop")
         self.takeover.stop()
         self.life.step(LifecycleEvent.STOP)
+        if self.roles.predecessor is not None:
+            self.roles.predecessor.wait_for()
 
     # --- a start, from the process to the first call ---------------------------------------------------------------
 
@@ -396,6 +398,16 @@ class SupervisedDevice:
             lambda: self.life.take(lambda: self._on_drain_timeout(worker, timeout_s)),
             waited_for=not takes_over,
         )
+
+        if self.roles.predecessor is not None:  # no standby takes over before that has left
+            self.roles.predecessor.wait_for()
+
+    def _call_standby(self) -> LifecycleEvent | None:
+        """`CALL_STANDBY`: have the standby take over; else tell a worker that leaves that it is waited for."""
+        event = self.takeover.call()
+        if event is None and self.life.state in {State.DRAINING, State.RETIRING} and self.roles.active is not None:
+            self.roles.active.wait_for()
+        return event
 
     def _on_drain_timeout(self, worker: Incarnation, timeout_s: float) -> None:
         worker.parting.took_too_long(timeout_s)

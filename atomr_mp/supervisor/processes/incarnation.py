@@ -123,6 +123,7 @@ class Incarnation:
         self._promoted_s: float | None = None
         """Time of its promotion; None if it was not a standby, or still is one."""
         self._leaving = False
+        self._is_waited_for = False
         self._actors: list[ActorInfo] = []
         self._admitted: set[int] = set()
         self._admitting: set[int] = set()
@@ -265,8 +266,15 @@ class Incarnation:
             waited_for: Whether nothing takes calls before its end.
         """
         self.parting.told_to_finish()
-        self.tell(control.Drain(waited_for))
+        self._is_waited_for = waited_for or self._is_waited_for
+        self.tell(control.Drain(self._is_waited_for))
         self.set_timer(timeout_s, on_timeout)
+
+    def wait_for(self) -> None:
+        """Tell it, once, that nothing takes calls before its end."""
+        if not self._is_waited_for:
+            self._is_waited_for = True
+            self.tell(control.Drain(waited_for=True))
 
     def leave(self) -> None:
         """Ignore its further messages."""

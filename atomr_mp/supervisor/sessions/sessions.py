@@ -686,9 +686,16 @@ def _cancel_hello_timer(each: ClientSession) -> None:
 
 
 def _introduction(each: ClientSession) -> control.SessionOpened:
-    pid = each.peer.credentials.pid
     return control.SessionOpened(
-        each.number, each.session, each.secret, each.shared_memory, each.weight, each.key, pid, each.sees_tracebacks
+        each.number,
+        each.session,
+        each.secret,
+        each.shared_memory,
+        each.weight,
+        each.key,
+        each.peer.credentials.pid,
+        tracebacks=each.sees_tracebacks,
+        relayed=each.origin is not None,
     )
 
 

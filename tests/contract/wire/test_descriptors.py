@@ -330,14 +330,14 @@ class TestTheControlChannel:
             made = memory(b"%d" % number)
             descriptors.send(ours, control.FROM_SUPERVISOR.encode(slab(number)), made)
             os.close(made)
-        descriptors.send(ours, control.FROM_SUPERVISOR.encode(control.Drain()), None)
+        descriptors.send(ours, control.FROM_SUPERVISOR.encode(control.Drain(waited_for=False)), None)
         assert worker.receive() == slab(0)
         assert content(worker.take_descriptor()) == b"0"
         assert worker.take_descriptor() is None
         assert worker.receive_waiting() == slab(1)
         assert worker.receive_waiting() == slab(2)
         assert content(worker.take_descriptor()) == b"2"
-        assert worker.receive() == control.Drain()
+        assert worker.receive() == control.Drain(waited_for=False)
         assert worker.take_descriptor() is None
         assert worker.receive_waiting() is None
 
@@ -370,7 +370,7 @@ class TestTheControlChannel:
         """Messages stay in order, each with its descriptor; the answer has its own."""
         ours, worker = channel
         answer = control.ResidentAdopt("weights", "1", b"")
-        messages: list[control.FromSupervisor] = [slab(0), control.Drain(), answer, slab(3)]
+        messages: list[control.FromSupervisor] = [slab(0), control.Drain(waited_for=False), answer, slab(3)]
         for number, message in enumerate(messages):
             made = memory(b"%d" % number)
             descriptors.send(ours, control.FROM_SUPERVISOR.encode(message), made)
@@ -379,7 +379,7 @@ class TestTheControlChannel:
         assert content(worker.take_descriptor()) == b"2"
         assert worker.receive_waiting() == slab(0)
         assert content(worker.take_descriptor()) == b"0"
-        assert worker.receive() == control.Drain()
+        assert worker.receive() == control.Drain(waited_for=False)
         assert worker.receive() == slab(3)
         assert content(worker.take_descriptor()) == b"3"
         assert worker.receive_waiting() is None

@@ -12,12 +12,12 @@ import pytest
 import atomr_mp
 from atomr_mp.process.files.events import read_events
 from atomr_mp.process.scheduling import standstill
-from atomr_mp.supervisor.care.relay import QUIET_S
+from atomr_mp.protocol.own_time import RELAY_QUIET_S
 from tests import remote as served
 from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, settled, stopped
 
 NAPPING = f"{ACTORS}/napping.py:Napping"
-LONG_S = QUIET_S + 3
+LONG_S = RELAY_QUIET_S + 3
 """Longer than the relay may be silent, and a hello may take."""
 
 

@@ -910,7 +910,7 @@ BAD_PACKETS: Final = {
     "noise": bytes(range(256)),
     "nothing": b"",
     "deep": DEEP,
-    "another union": control.FROM_SUPERVISOR.encode(control.Drain()),
+    "another union": control.FROM_SUPERVISOR.encode(control.Drain(waited_for=False)),
     "a packet as long as goes": bytes(200_000),
     "ready twice": control.FROM_WORKER.encode(control.Ready([])),
 }

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -246,6 +247,64 @@ def test_a_resumable_stream_of_a_client_that_is_stopped_goes_on_behind_a_restart
             client.stdin.write(b"\n")
             client.stdin.flush()
             assert client.stdout.readline() == b"True\n"
+
+
+@pytest.mark.parametrize("way", ["restart", "reload"])
+def test_a_reader_that_stops_holds_up_no_stop_behind_a_standby_that_has_taken_over(ledger: Ledger, way: str) -> None:
+    """Nothing waits for the process that it holds before the pool stops, and then that process hears of it."""
+    with (
+        ledger.start(STREAMER, standby="hot", drain_timeout_s=NEVER_S) as pool,
+        atomr_mp.connect(run_dir=pool.run_dir) as other,
+    ):
+        assert settled(lambda: pool.devices[0].standby is not None)
+        stopped = other.stream("Streamer.count", 1000, ahead=2)
+        assert next(stopped) == 0
+        pool.restart(0) if way == "restart" else pool.reload(DEADLINE_S)
+        assert settled(lambda: pool.devices[0].generation > 1 and pool.devices[0].admitted)
+        stopping = threading.Thread(target=pool.close)
+        stopping.start()
+        stopping.join(DEADLINE_S)
+        assert not stopping.is_alive()
+        with pytest.raises((errors.DeadlineExceeded, errors.PoolLost)):
+            list(stopped)
+
+
+STALL_S: Final = 1.0
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_reader_that_reads_at_once_is_not_blamed_for_a_pause_of_its_worker(ledger: Ledger, *, planned: bool) -> None:
+    """Neither by `stall_s` nor by a planned end: its grants lie in the worker's socket meanwhile."""
+    stall_s = NEVER_S if planned else STALL_S
+    with ledger.start(STREAMER, standby="none", drain_timeout_s=NEVER_S, stall_s=stall_s) as pool:
+        stream = pool.stream("Streamer.count", 20_000, ahead=1)
+        assert next(stream) == 0
+        worker = pool.devices[0].pid
+        assert worker is not None
+        if planned:
+            pool.restart(0)
+        half = threading.Event()
+        found: list[Any] = []
+
+        def read() -> None:
+            try:
+                for part in stream:
+                    found.append(part)
+                    if len(found) == 200:
+                        half.set()
+            except errors.AtomrError as error:
+                found.append(error)
+            half.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert half.wait(DEADLINE_S)
+        os.kill(worker, signal.SIGSTOP)
+        time.sleep(3 * STALL_S)  # the pause itself
+        os.kill(worker, signal.SIGCONT)
+        reader.join(DEADLINE_S)
+        assert not reader.is_alive()
+        assert found == list(range(1, 20_000))
 
 
 def test_a_reader_that_stops_holds_up_no_stop_of_the_pool(ledger: Ledger) -> None:

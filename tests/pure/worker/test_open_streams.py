@@ -16,11 +16,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atomr_mp import errors
 from atomr_mp.protocol.messages import data
 from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.kinds.stream import GO_ON, MadePart, StreamRequest
+from atomr_mp_workers.requests.kinds.stream_life import StreamState
 from atomr_mp_workers.requests.method import Method
-from atomr_mp_workers.requests.streams.open_streams import LONGEST_LOOK_NS, LOOK_NS, OpenStreams
+from atomr_mp_workers.requests.streams.open_streams import (
+    LATE_LOOKS,
+    LONGEST_LOOK_NS,
+    LOOK_NS,
+    READER_NS,
+    RELAYED_NS,
+    OpenStreams,
+)
 
 BEGIN_NS = 10**9
 NEVER_NS = 2**62
@@ -29,7 +38,7 @@ NEVER_NS = 2**62
 class Session:
     """Of the client whose streams they are."""
 
-    number, ended, place, is_away = 1, False, None, False
+    number, ended, place, is_away, is_relayed = 1, False, None, False, False
 
 
 class Client:
@@ -48,7 +57,7 @@ class Board:
 class Worker:
     """The open streams, what they have sent, and a clock."""
 
-    def __init__(self, *, is_asynchronous: bool = False) -> None:
+    def __init__(self, *, is_asynchronous: bool = False, stall_ns: int = NEVER_NS) -> None:
         self.now_ns = BEGIN_NS
         self.sent: list[tuple[int, int, int]] = []
         """(stream, part, when)."""
@@ -59,7 +68,7 @@ class Worker:
             cast("Any", Board()),
             {"A.tell": cast("Any", self.runner)},
             lambda: False,
-            NEVER_NS,
+            stall_ns,
             is_asynchronous=is_asynchronous,
         )
 
@@ -224,3 +233,60 @@ def test_each_part_leaves_in_order_once_and_soon(acts: list[tuple[str, int]]) ->
         worker.end(streams[number])
     for number, count in counts.items():
         assert [part for stream, part in worker.numbers if stream == number] == list(range(count))
+
+
+STALL_NS = 3 * 10**9
+
+
+def _unread(worker: Worker, *, relayed: bool = False) -> StreamRequest:
+    """Return a stream whose reader takes nothing from now on."""
+    stream = worker.open(1)
+    stream.credit.sent, stream.state = 4000, StreamState.PARKED
+    peer: Any = stream.peer
+    peer.session = SimpleNamespace(number=1, ended=False, is_away=False, is_relayed=relayed)
+    worker.streams.watch(stream)
+    worker.now_ns = stream.parked_ns
+    return stream
+
+
+@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize("relayed", [False, True])
+def test_a_reader_has_its_time_to_the_nanosecond_where_nobody_was_paused(*, relayed: bool, planned: bool) -> None:
+    """By `stall_s`, or by two seconds where a planned end waits; and as long as a relay may stand still."""
+    worker = Worker(stall_ns=STALL_NS)
+    stream = _unread(worker, relayed=relayed)
+    if planned:
+        worker.streams.end_unread()
+        worker.streams.end_late(worker.now_ns)
+    while stream.closing is None:
+        due_ns = worker.streams.due_ns
+        assert due_ns is not None
+        worker.now_ns = due_ns
+        worker.streams.end_late(due_ns)
+    assert worker.now_ns - stream.parked_ns == (READER_NS if planned else STALL_NS) + (RELAYED_NS if relayed else 0)
+
+
+@pytest.mark.parametrize("pauses", range(1, LATE_LOOKS + 2))
+def test_a_reader_is_not_judged_by_a_look_that_came_late(pauses: int) -> None:
+    """What it has sent during a pause of this process lies in the socket, and is taken in before the next look."""
+    worker = Worker(stall_ns=STALL_NS)
+    stream = _unread(worker)
+    for _ in range(pauses):
+        due_ns = worker.streams.due_ns
+        assert due_ns is not None
+        worker.now_ns = due_ns + 10 * STALL_NS
+        worker.streams.end_late(worker.now_ns)
+        assert stream.closing is None
+    worker.now_ns = worker.streams.due_ns or 0
+    worker.streams.end_late(worker.now_ns)
+    assert isinstance(stream.closing, errors.DeadlineExceeded)
+
+
+def test_a_process_that_is_always_late_judges_in_the_end() -> None:
+    """It has long steps of its own, and is not paused."""
+    worker = Worker(stall_ns=STALL_NS)
+    stream = _unread(worker)
+    for _ in range(LATE_LOOKS + 2):
+        worker.now_ns = (worker.streams.due_ns or 0) + STALL_NS
+        worker.streams.end_late(worker.now_ns)
+    assert stream.closing is not None

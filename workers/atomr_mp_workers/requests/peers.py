@@ -42,6 +42,7 @@ class AdmittedSession:
         "group",
         "holder",
         "is_away",
+        "is_relayed",
         "number",
         "opening",
         "parts",
@@ -79,6 +80,8 @@ class AdmittedSession:
         self.ended = False
         self.is_away = False
         """Whether its client cannot be reached just now."""
+        self.is_relayed: Final = opened.relayed
+        """Whether its client is remote, so that its relay may stand still, too."""
         holder.pid = opened.pid
         self.holder: Final = holder
         """The holder of its device memory."""

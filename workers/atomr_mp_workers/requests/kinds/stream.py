@@ -81,6 +81,10 @@ class StreamRequest(Request):
         """Whether its method has ended it, so that held parts leave before the end."""
         self.parked_ns = 0
         """When it ran out of credit."""
+        self.looked_ns = 0
+        """When a look has found, after that, that its reader has not much time left; see `OpenStreams`."""
+        self.late_looks = 0
+        """How many looks came late after that."""
         self.sends = True
         """Whether its parts and its result go to the client; of a stream of a world only rank 0's do."""
         self.may_step = False

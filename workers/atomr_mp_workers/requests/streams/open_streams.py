@@ -2,6 +2,11 @@
 
 Carries out the table of `stream_life`. Between its steps a stream occupies nothing but its place on the board and the
 memory that its arguments borrow.
+
+A reader's time is up by two looks: one before the end, and one at the end of a last step. Between them this process
+takes in what the reader has sent while the process was paused. A look that comes late, after another pause, begins
+another such step. The relay of a remote reader may have been paused, too, which nobody here sees: such a reader has as
+much more time as its relay has before it is replaced.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import Resumes
+from atomr_mp.protocol.own_time import LOOK_S, RELAY_QUIET_S
 from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.kinds.stream_life import StreamEvent, StreamState
@@ -30,6 +36,15 @@ LONGEST_LOOK_NS: Final = 1_000_000_000
 
 READER_NS: Final = 2_000_000_000
 """How long a reader that takes nothing holds up a planned end."""
+
+RELAYED_NS: Final = int((RELAY_QUIET_S + LOOK_S) * 1e9)
+"""How much longer a remote reader may take nothing: until its relay would have been found hung."""
+
+LAST_STEP_NS: Final = 1_000_000_000
+"""The last step of a reader's time, or half of that time."""
+
+LATE_LOOKS: Final = 3
+"""How often a look may come late. Then a process that is as busy as that judges nevertheless."""
 
 ENDED_PLACE: Final = -2
 """The place of a stream that has given its place on the board back."""
@@ -304,11 +319,14 @@ class OpenStreams:
             if (due_ns := self._due_of(stream)) > now_ns:
                 self._due_ns = min(self._due_ns, due_ns)
                 continue
+            if stream.until_ns > now_ns and not self._has_had_time(stream, now_ns):
+                self._due_ns = min(self._due_ns, self._due_of(stream))
+                continue
             found = True
             if stream.until_ns <= now_ns:
                 self._close(stream, _late(stream))
             elif self._is_waited_for(stream):
-                self._leave_behind(stream, f"its reader has taken nothing for {READER_NS / 1e9:g} s")
+                self._leave_behind(stream, f"its reader has taken nothing for {self._patience_of(stream) / 1e9:g} s")
             else:
                 self._close(stream, self._stalled(stream))
         return found
@@ -376,8 +394,30 @@ class OpenStreams:
     def _due_of(self, stream: StreamRequest) -> int:
         if stream.credit:
             return stream.until_ns
+        step_ns = self._last_step_of(stream)
+        if stream.looked_ns > stream.parked_ns:
+            return min(stream.until_ns, stream.looked_ns + step_ns)
+        return min(stream.until_ns, stream.parked_ns + self._patience_of(stream) - step_ns)
+
+    def _patience_of(self, stream: StreamRequest) -> int:
+        """Return how long its reader may take nothing."""
         patience_ns = min(self._stall_ns, READER_NS) if self._is_waited_for(stream) else self._stall_ns
-        return min(stream.until_ns, stream.parked_ns + patience_ns)
+        return patience_ns + RELAYED_NS if stream.peer.session.is_relayed else patience_ns
+
+    def _last_step_of(self, stream: StreamRequest) -> int:
+        return min(LAST_STEP_NS, self._patience_of(stream) // 2)
+
+    def _has_had_time(self, stream: StreamRequest, now_ns: int) -> bool:
+        """Return whether its reader has had its time, now that a look was due; else begin the last step of that."""
+        if stream.looked_ns <= stream.parked_ns:
+            stream.late_looks = 0
+        else:
+            late_ns = now_ns - self._due_of(stream)
+            if late_ns <= self._last_step_of(stream) // 2 or stream.late_looks >= LATE_LOOKS:
+                return True
+            stream.late_looks += 1
+        stream.looked_ns = now_ns
+        return False
 
     def _stalled(self, stream: StreamRequest) -> errors.DeadlineExceeded:
         return errors.DeadlineExceeded(
