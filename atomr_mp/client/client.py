@@ -595,7 +595,9 @@ class Client:
             if self.lost is not None:  # the session has ended, and would not tell a new lane
                 raise self.lost.again(maybe_executed=False)
             left = self._let_go_left()
-            lane = self._loops[loop] = EventLoopLane(self._services, self._new_lane_number(), loop)
+            lane = self._loops[loop] = EventLoopLane(
+                self._services, self._new_lane_number(), loop, functools.partial(_loop_closed, weakref.ref(self))
+            )
             for device in self.devices:
                 lane.take(session.DeviceChanged(device))
         for each in left:
@@ -647,6 +649,11 @@ class Client:
         else:
             memory.take_offered(releases, offered.slab, offered.nbytes, descriptor)
 
+    def loop_closed(self) -> None:
+        """Close the lanes of loops that have ended, at once: workers may hold parts of what these have not sent."""
+        if not (self.forked or self._closed):
+            self._after_read()
+
     def _after_read(self) -> None:
         """Run callbacks, and close the lanes of loops that have ended."""
         left: Sequence[EventLoopLane] = ()
@@ -684,6 +691,12 @@ _OUTDATED: Final = (errors.DeviceUnavailable, errors.PoisonRequest, errors.GpuRe
 def check_max_replays(max_replays: int | None) -> int | None:
     """Return a valid limit; None stands for the pool's."""
     return None if max_replays is None else amounts.whole("max_replays", max_replays, 0, 2**16 - 1)
+
+
+def _loop_closed(here: weakref.ref[Client]) -> None:
+    client = here()
+    if client is not None:
+        client.loop_closed()
 
 
 def _forget_clients_in_child() -> None:

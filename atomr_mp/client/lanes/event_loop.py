@@ -7,6 +7,7 @@ import contextlib
 import functools
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -43,10 +44,29 @@ loops never run again, such as a `map`'s, and pools live for months."""
 _running_loop: Final = asyncio._get_running_loop  # noqa: SLF001 - exported; the public one raises where there is none
 
 
-class EventLoopLane(Lane):
-    """An event loop's lane. Its methods are for the loop's own thread, except where they name others."""
+class _Reader:
+    """Reads the session when the loop finds something to be read. The loop alone keeps it, until it is closed."""
 
-    def __init__(self, services: LaneServices, number: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, read: Callable[[], object]) -> None:
+        self._read: Final = read
+
+    def __call__(self) -> None:
+        self._read()
+
+
+class EventLoopLane(Lane):
+    """An event loop's lane. Its methods are for the loop's own thread, except where they name others.
+
+    Args:
+        services: What the client's lanes share.
+        number: As that of any lane.
+        loop: The event loop.
+        closed: Called once the loop has been closed.
+    """
+
+    def __init__(
+        self, services: LaneServices, number: int, loop: asyncio.AbstractEventLoop, closed: Callable[[], object]
+    ) -> None:
         super().__init__(services, number)
         self._give_back_from = services.give_back
         self._loop = loop
@@ -74,7 +94,10 @@ class EventLoopLane(Lane):
             cancel=self.cancel,
             call_soon=self._call_soon,
         )
-        loop.add_reader(self._session.descriptor, self._session.read)
+        reader = _Reader(self._session.read)
+        self._closed_with_loop: Final = weakref.finalize(reader, closed)
+        self._closed_with_loop.atexit = False
+        loop.add_reader(self._session.descriptor, reader)
 
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether this is the lane's loop."""
@@ -214,6 +237,7 @@ class EventLoopLane(Lane):
         return True
 
     def _close(self) -> None:
+        self._closed_with_loop.detach()
         self._unwatch(self._session.descriptor)
         if self._timer is not None and not self._loop.is_closed():
             self._timer.cancel()

@@ -46,7 +46,7 @@ def test_streams_that_are_read_in_one_turn_go_on_by_one_message() -> None:
             descriptor=session,
             devices=[devices.DeviceInfo(n, f"host:{n}", ready, 1, "", True, 1, 0, "") for n in range(2)],
         )
-        lane = EventLoopLane(LaneServices(told, Mock(), Mock(), Mock(), 10, Mock(), Mock()), 0, loop)
+        lane = EventLoopLane(LaneServices(told, Mock(), Mock(), Mock(), 10, Mock(), Mock()), 0, loop, Mock())
         connections = [Sent(), Sent()]
         for link, connection in zip(lane._links, connections, strict=True):
             link.connection, link.generation = cast("Any", connection), 1
