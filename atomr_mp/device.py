@@ -135,6 +135,8 @@ class Device:
         wanted: Any = None if dtype is None else dtypes.to_numpy(dtypes.name_for(dtype))
         first, end = (0, start) if stop is None else (start, stop)
         for name, value in (("start", first), ("stop", end), ("step", step)):
+            if amounts.is_truth(value):
+                raise errors.InvalidRequest(f"{name} is {value!r}; it must be a number, and a truth value is none")
             to_scalar(value, name)
         try:
             numbers = np.arange(first, end, step, dtype=wanted)

@@ -15,6 +15,11 @@ MOST: Final = 2**63 - 1
 """The largest whole number: all that messages hold."""
 
 
+def is_truth(value: object) -> bool:
+    """Whether a value is a truth value of Python's or NumPy's: a flag in the wrong place, and no number."""
+    return isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"
+
+
 def duration(
     name: str,
     value: Any,
@@ -36,7 +41,7 @@ def duration(
         InvalidRequest: It is no number, not a number (NaN), infinite, negative, or too long.
     """
     try:
-        if isinstance(value, str | bytes | bool):
+        if isinstance(value, str | bytes) or is_truth(value):
             raise TypeError
         seconds = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -69,7 +74,7 @@ def real(name: str, value: Any, least: float, most: float) -> float:
         InvalidRequest: It is no number, not a number (NaN), or out of bounds.
     """
     try:
-        if isinstance(value, str | bytes | bool):
+        if isinstance(value, str | bytes) or is_truth(value):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -100,7 +105,7 @@ def whole(
         InvalidRequest: It is no integer, or out of bounds.
     """
     try:
-        if isinstance(value, bool):
+        if is_truth(value):
             raise TypeError
         number = operator.index(value)
     except TypeError:

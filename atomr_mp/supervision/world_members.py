@@ -82,6 +82,8 @@ class EpochCause(NamedTuple):
     """In words: "ended", "poisoned", "drains", "raised", "did not join in time", "the world was closed", ..."""
     rank: int | None = None
     """The rank where it came from, if from one."""
+    planned: bool = False
+    """Whether a member of an epoch that no client has seen yet is replaced as planned."""
 
 
 @dataclass
@@ -257,7 +259,7 @@ class WorldMembers:
             if not answers:
                 self._given_up.add(member)
             if not answers or self.state is WorldState.FORMING:
-                self._break(EpochCause(reason, member.rank))
+                self._break(EpochCause(reason, member.rank, planned=answers))
             elif self.state is WorldState.READY:
                 self._feed(WorldEvent.CLOSE, EpochCause(reason, member.rank))
         return self._take()

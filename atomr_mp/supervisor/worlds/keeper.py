@@ -469,9 +469,10 @@ class WorldKeeper:
         if self._members.state is WorldState.ENDED and not self.plan.session:
             return
         self._set_timer(LEAVE_S, "left", functools.partial(self._members.leave_late, epoch))
-        text = f"epoch {epoch} of world {self.plan.name} has ended: {self._where(cause)}{cause.reason}"
+        how = "ends as planned" if cause.planned else "has ended"
+        text = f"epoch {epoch} of world {self.plan.name} {how}: {self._where(cause)}{cause.reason}"
         facts: dict[str, Scalar] = {"world": self.plan.name, "epoch": epoch, "rank": rank, "cause": cause.reason}
-        self._note("world_broken", text, facts)
+        self._note("world_closing" if cause.planned else "world_broken", text, facts)
 
     def _replace(self, members: Iterable[WorldMember], why: str, word: str) -> None:
         """Have members replaced. The cause of one that is stopped is always that.

@@ -453,7 +453,7 @@ def test_what_is_made_on_a_device_has_numpys_content(device: atomr_mp.Device) ->
         made, expected = device.arange(*numbers), np.arange(*numbers)
         assert made.numpy_dtype == expected.dtype
         assert made.numpy().tolist() == expected.tolist()
-    for wrong in ((1, 2, 0), ("a",), (0, float("nan")), (1e30,), (None,), (device.ones(1),)):
+    for wrong in ((1, 2, 0), ("a",), (0, float("nan")), (1e30,), (None,), (device.ones(1),), (True,), (0, np.True_)):
         with pytest.raises(errors.InvalidRequest):
             device.arange(*wrong)
 

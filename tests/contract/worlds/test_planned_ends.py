@@ -48,6 +48,17 @@ def test_a_call_that_runs_ends_with_its_result(ledger: Ledger, tmp_path: Path, s
     assert "world_broken" not in events
 
 
+def test_a_reload_breaks_no_world_that_a_client_has_made(ledger: Ledger) -> None:
+    """One device after the other is replaced, perhaps while the world forms its next epoch: that is planned, too."""
+    with ledger.start(gpus=2, standby="none") as pool, pool.world([0, 1]) as world:
+        world.wait_ready(DEADLINE_S)
+        pool.reload(DEADLINE_S)
+        assert settled(lambda: world.state == "ready" and [each.generation for each in pool.devices] == [2, 2])
+        assert world.barrier().result(DEADLINE_S) == [None, None]
+    events = [event["event"] for event in read_events(ledger.run_dir() / "events.jsonl")]
+    assert "world_broken" not in events
+
+
 def test_a_pool_that_stops_answers_the_call_that_runs(ledger: Ledger, tmp_path: Path) -> None:
     """Calls that come later are refused."""
     with start(ledger, WORLDLY, 2, standby="none") as pool, atomr_mp.connect(run_dir=pool.run_dir) as client:
