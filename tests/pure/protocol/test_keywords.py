@@ -30,8 +30,8 @@ MADE_BY_US: Final = {"Context", "Device", "GpuRef", "Injection", "Pool", "Reply"
 WITHOUT_OPTIONS: Final = {"Actor", "DeviceArray", "Live", "LiveStream"}
 """Classes whose methods take one argument, by position; one of them is called for each part of a stream."""
 
-WITHIN: Final = {"Reply.wake"}
-"""Methods that this package alone calls, once for each awaited call."""
+WITHIN: Final = {"Reply.learn", "Reply.wake"}
+"""Methods that this package alone calls."""
 
 MESSAGES: Final = {"Exit", "Fail", "FullDisk", "Hang", "HangInKernel", "Kill", "NoMemory", "Poison"}
 """Classes of msgspec, which says itself which argument it does not know."""
