@@ -150,7 +150,7 @@ def remote_metrics(remote: RemoteStatus | None) -> Iterable[Metric]:
     listening = GaugeMetricFamily("atomr_mp_relay_listening", "1 if remote clients can connect", labels=[])
     restarts = CounterMetricFamily("atomr_mp_relay_restarts", "Ends of the relay's process", labels=[])
     refused = CounterMetricFamily(
-        "atomr_mp_remote_refused", "Handshakes, hellos and messages that the relay refused", labels=[]
+        "atomr_mp_remote_refused", "Handshakes and channels that relays refused: keys, limits, rules", labels=[]
     )
     sessions = GaugeMetricFamily("atomr_mp_remote_sessions", "Sessions of remote clients", labels=["connection"])
     kept = GaugeMetricFamily("atomr_mp_remote_kept_bytes", "Bytes sent to them and not acknowledged", labels=[])

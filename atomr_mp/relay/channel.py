@@ -70,6 +70,11 @@ class RelayChannel(ABC):
         """When a look has found that last, by the relay's own time."""
 
     @property
+    def ending(self) -> ChannelEnded | None:
+        """What its client is to hear of its end; None if it has not ended, or its client knows."""
+        return self._end
+
+    @property
     def kept_bytes(self) -> int:
         """Bytes that were sent and are not acknowledged."""
         return self._outgoing.sent - self._outgoing.acknowledged

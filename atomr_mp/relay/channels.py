@@ -34,14 +34,24 @@ does not, and is not taken: it may have been another client's."""
 MOST_WAYS: Final = 8
 """Most living connections of a channel: a client that comes back has closed the one before."""
 
+MOST_LAPSED: Final = 1024
+"""Most sessions, ended while their clients were away, whose ends clients still hear when they come back."""
+
 Found = Callable[[str], AdmittedKey | None]
 """Returns the admitted key of a connection by its `User-Id`."""
 Tell = Callable[[str, str, str, str], object]
 """Notes an event: its name, its text, the client, and its key."""
 
 
+AWAY: Final = "the client was away for more than {:g} s (`remote_grace_s`), so the relay has ended the session"
+
+
 class UnknownSessionError(Exception):
     """A channel belongs to a session that is not here, or not yet."""
+
+
+class TooManyWaysError(Exception):
+    """A channel has too many living connections for one more, on which nothing is said."""
 
 
 class NamedChannel(NamedTuple):
@@ -99,16 +109,21 @@ class RelayChannels:
         """Channels that can be taken up again; those of memory cannot, and need not."""
         self._sessions: Final[dict[bytes, tuple[SessionChannel, str]]] = {}
         """Sessions that are not over and the `User-Id` of their keys, by the names of their channels."""
+        self._done: Final[set[bytes]] = set()
+        """Connections whose channel has ended or was not opened, and that live. What an honest client has sent before
+        it hears of that still comes, and is dropped."""
+        self._lapsed: Final[dict[bytes, tuple[str, ChannelEnded]]] = {}
+        """By name, the `User-Id` and the end of sessions that were forgotten before their clients could hear of it."""
         self._over: errors.AtomrError | None = None
         """Why nothing more is opened."""
         self.refused = 0
-        """Packets and channels that were refused."""
+        """Channels and packets beyond a limit or the rules."""
 
     def take(self, route: bytes, packet: Buffer) -> bool:
         """Take a packet of a connection in; False if the connection has no channel."""
         channel = self._by_route.get(route)
         if channel is None:
-            return False
+            return route in self._done
         if channel.route == route:
             channel.take(packet)
             if channel.over and not channel.kept:
@@ -118,35 +133,46 @@ class RelayChannels:
     def take_first(self, route: bytes, packet: Buffer, origin: Origin) -> None:
         """Take the first packet of a connection in, which opens a channel; tell the client if it is refused."""
         try:
-            if len(route) != ROUTE_BYTES or route[0]:
-                raise errors.ProtocolError("a connection with a routing id of its own choice")
-            key = self._find_key(origin.user_id)
-            if self._over is not None:
-                raise errors.unraised(self._over)
-            if key is None:  # it was admitted at the handshake, and has been revoked
-                raise errors.NotAuthorized("this client's key is not admitted any more")
-            kind, acknowledged, payload = unpack(packet)
-            message = CONTROL.decode(payload) if kind is PacketKind.CONTROL else None
-            match message:
-                case ChannelEnded():
-                    return  # of a channel that has ended here meanwhile
-                case OpenChannel(version):
-                    check_version(version)
-                    self._open(route, message, key, origin)
-                case ResumeChannel(version):
-                    check_version(version)
-                    self._resume(route, message, acknowledged, origin)
-                case _:
-                    raise errors.ProtocolError("this channel has ended, or was never opened")
+            refusal = self._take_opening(route, packet, origin)
+        except TooManyWaysError:
+            self.refused += 1
+            return
         except UnknownSessionError:  # another relay may have had it, and its client is about to go on with it here
             lost = errors.SessionLost("the relay has no such session of this key")
-            self._send(route, pack_control(ChannelEnded(ErrorInfo.of(lost), unknown=True), 0))
-        except (errors.AtomrError, OSError) as error:
-            self.refused += 1
-            refusal = (
-                error if isinstance(error, errors.AtomrError) else errors.Overloaded(f"the pool: {error.strerror}")
-            )
-            self._send(route, pack_control(ChannelEnded(ErrorInfo.of(refusal)), 0))
+            refusal = ChannelEnded(ErrorInfo.of(lost), unknown=True)
+        except OSError as error:  # what it leads to has ended, or is busy
+            refusal = ChannelEnded(ErrorInfo.of(errors.Overloaded(f"the pool: {error.strerror}")))
+        except errors.AtomrError as error:
+            if not isinstance(error, errors.DeviceUnavailable | errors.PoolLost):  # no client could know of these
+                self.refused += 1
+            refusal = ChannelEnded(ErrorInfo.of(error))
+        if refusal is not None:
+            self._send(route, pack_control(refusal, 0))
+        if route not in self._by_route and _is_own(route):
+            self._done.add(route)
+
+    def _take_opening(self, route: bytes, packet: Buffer, origin: Origin) -> ChannelEnded | None:
+        """Open a channel, or take one up; return what a client hears whose channel has ended."""
+        if not _is_own(route):
+            raise errors.ProtocolError("a connection with a routing id of its own choice")
+        key = self._find_key(origin.user_id)
+        if self._over is not None:
+            raise errors.unraised(self._over)
+        if key is None:  # it was admitted at the handshake, and has been revoked
+            raise errors.NotAuthorized("this client's key is not admitted any more")
+        kind, acknowledged, payload = unpack(packet)
+        message = CONTROL.decode(payload) if kind is PacketKind.CONTROL else None
+        match message:
+            case ChannelEnded():
+                return None  # of a channel that has ended here meanwhile
+            case OpenChannel(version):
+                check_version(version)
+                self._open(route, message, key, origin)
+                return None
+            case ResumeChannel(version):
+                check_version(version)
+                return self._resume(route, message, acknowledged, origin)
+        raise errors.ProtocolError("this channel has ended, or was never opened")
 
     def revoke(self) -> None:
         """End the sessions whose keys were revoked."""
@@ -174,21 +200,38 @@ class RelayChannels:
         for route, channel in list(self._by_route.items()):
             if channel.route == route and channel.connected:
                 channel.probe()
-            elif self._send(route, pack(b"", 0)):
-                self._dead.discard(route)
-            elif route in self._dead:  # and all that had come from there was read since
-                self._dead.discard(route)
+            elif self._is_over(route):
                 self._by_route.pop(route, None)
-            else:
-                self._dead.add(route)
+        self._done.difference_update([route for route in self._done if self._is_over(route)])
         self._looked_s = own_s
         for session_of, _ in list(self._sessions.values()):
             session_of.look_for_client(own_s)
-        for channel, _, _ in list(self._by_name.values()):
+        for channel, _, user_id in list(self._by_name.values()):
             if channel.away_s(own_s) > self.grace_s:
-                channel.kept = False
-                channel.end(errors.SessionLost(f"its client was away for more than {self.grace_s:g} s"), tell=False)
-                self._forget(channel)
+                self._lapse(channel, user_id)
+
+    def _is_over(self, route: bytes) -> bool:
+        """Whether a connection had ended at the last look, so that all that had come from there was read since."""
+        if self._send(route, pack(b"", 0)):
+            self._dead.discard(route)
+            return False
+        over = route in self._dead
+        if over:
+            self._dead.discard(route)
+        else:
+            self._dead.add(route)
+        return over
+
+    def _lapse(self, channel: RelayChannel, user_id: str) -> None:
+        """End a channel whose client was away for too long."""
+        is_session = channel.kind in SESSIONS
+        channel.end(errors.SessionLost(AWAY.format(self.grace_s)), tell=is_session, keep=False)
+        channel.kept = False
+        self._forget(channel)
+        if is_session and channel.ending is not None:
+            self._lapsed[channel.name] = user_id, channel.ending
+            if len(self._lapsed) > MOST_LAPSED:
+                del self._lapsed[next(iter(self._lapsed))]
 
     def statuses(self) -> Iterator[operators.RemoteSessionStatus]:
         """Yield the sessions that may call."""
@@ -206,8 +249,7 @@ class RelayChannels:
             if before.user_id != origin.user_id or before.opened != opened:
                 raise errors.ProtocolError("a channel of this name is open")
             if self._ways_of(before.channel) > MOST_WAYS:
-                self.refused += 1
-                return
+                raise TooManyWaysError
             self._by_route[route] = before.channel
             before.channel.reopen(route, self.grace_s)
             if before.channel.over and not before.channel.kept:
@@ -268,20 +310,23 @@ class RelayChannels:
         of.lanes.add(channel)
         return channel
 
-    def _resume(self, route: bytes, resumed: ResumeChannel, acknowledged: int, origin: Origin) -> None:
-        """Go on with a channel on another connection."""
+    def _resume(self, route: bytes, resumed: ResumeChannel, acknowledged: int, origin: Origin) -> ChannelEnded | None:
+        """Go on with a channel on another connection; return its end if it has ended."""
         found = self._by_name.get(resumed.channel)
+        if found is None:
+            user_id, ending = self._lapsed.get(resumed.channel, ("", None))
+            if ending is not None and user_id == origin.user_id:
+                return ending
         if found is None or found.user_id != origin.user_id:
             lost = errors.SessionLost("the relay does not know this channel: it was cut for too long, or is another's")
-            self._send(route, pack_control(ChannelEnded(ErrorInfo.of(lost), unknown=True), 0))
-            return
+            return ChannelEnded(ErrorInfo.of(lost), unknown=True)
         if self._ways_of(found.channel) > MOST_WAYS:
-            self.refused += 1
-            return
+            raise TooManyWaysError
         self._by_route[route] = found.channel
         found.channel.resume(route, acknowledged, resumed.received)
         if found.channel.over and not found.channel.kept:
             self._forget(found.channel)
+        return None
 
     def _ways_of(self, channel: RelayChannel) -> int:
         """Return how many connections of a channel live: what was sent on each of them waits until its client reads."""
@@ -304,9 +349,15 @@ class RelayChannels:
 
     def _forget(self, channel: RelayChannel) -> None:
         """Forget a channel: its client has everything, or is refused it."""
-        self._by_route.pop(channel.route, None)
+        if self._by_route.pop(channel.route, None) is not None and channel.connected:
+            self._done.add(channel.route)
         self._dead.discard(channel.route)
         self._by_name.pop(channel.name, None)
         grant = self._grants.pop(channel, None)
         if grant is not None:
             self._budget.release(grant)
+
+
+def _is_own(route: bytes) -> bool:
+    """Whether libzmq has chosen a routing id."""
+    return len(route) == ROUTE_BYTES and not route[0]

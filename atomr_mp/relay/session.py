@@ -74,6 +74,8 @@ class SessionChannel(RelayChannel):
         """Whether the supervisor counts its client as away."""
         self.why = ""
         """Why it has ended, unless its client wanted it."""
+        self._goodbye: errors.AtomrError | None = None
+        """Why the supervisor ends it, once it has said so."""
         self.memory: Final = memory
         self.lanes: Final[set[RelayChannel]] = set()
         """Its channels to workers and for memory, which end with it."""
@@ -120,11 +122,13 @@ class SessionChannel(RelayChannel):
             raise errors.DeviceUnavailable(f"device {device} has no incarnation {generation}", device=device)
         return found
 
-    def end(self, error: errors.AtomrError | None = None, *, tell: bool = True, keep: bool = True) -> None:
-        """End it; the client gets an error as a goodbye of the supervisor."""
+    def end(
+        self, error: errors.AtomrError | None = None, *, tell: bool = True, keep: bool = True, say: bool = True
+    ) -> None:
+        """End it; the client gets an error as a goodbye of the supervisor, unless `say` is false: it has said one."""
         if error is not None and not self.over:
-            self.why = error.message
-        if error is not None and tell and not self.over:
+            self.why = self.why or error.message
+        if error is not None and tell and say and not self.over:
             goodbye = session.frame(session.FROM_SUPERVISOR.encode(session.Goodbye(ErrorInfo.of(error))))
             if not self._down and len(goodbye) <= self._outgoing.room:
                 self._say(goodbye)
@@ -206,9 +210,18 @@ class SessionChannel(RelayChannel):
         except (OSError, errors.ProtocolError):
             messages = None
         if messages is None:
-            self.end(errors.PoolLost("the pool's supervisor has gone without a word, as one that was killed"))
+            self._supervisor_left()
         else:
             self._pass_down([self._translate(message) for message in messages])
+
+    def _supervisor_left(self) -> None:
+        """End it for the reason that the supervisor gave. Without one, only the end of the connection is known."""
+        said = self._goodbye
+        if said is None:
+            self.end(errors.PoolLost(ENDED_UNTOLD))
+            return
+        self.why = f"the supervisor has ended it: {said.message}"
+        self.end(said, say=False)
 
     def _translate(self, message: session.FromSupervisor) -> session.FromSupervisor:
         match message:
@@ -222,6 +235,8 @@ class SessionChannel(RelayChannel):
                 self._restore(message)
             case session.SessionResumed():
                 self.is_whole = True
+            case session.Goodbye(error):
+                self._goodbye = error.error()
             case session.SlabOpened(number):
                 return self._map(message, self._opening.pop(number, None))
             case session.Answer(number):
@@ -292,3 +307,8 @@ class SessionChannel(RelayChannel):
 
 
 IPC: Final = "ipc://"
+
+ENDED_UNTOLD: Final = (
+    "the connection to the pool's supervisor has ended without a word: it was killed, or its log says why it has ended "
+    "this session"
+)

@@ -167,7 +167,7 @@ class SessionConnection:
             sent = 0 if descriptor is None else descriptors.send(self._socket, data, descriptor)
             self._socket.sendall(data[sent:])
         except OSError as error:
-            why = f"the pool's supervisor is gone ({error.strerror})"
+            why = f"the connection to the pool's supervisor has ended ({error.strerror})"
             raise errors.PoolLost(why, maybe_executed=False) from error
 
     def goodbye(self) -> ErrorInfo | None:
@@ -245,11 +245,11 @@ class SessionConnection:
         except (BlockingIOError, TimeoutError):
             raise
         except OSError as error:
-            raise errors.PoolLost(f"the pool's supervisor is gone ({error.strerror})") from error
+            raise errors.PoolLost(f"the connection to the pool's supervisor has ended ({error.strerror})") from error
         if messages is None:
             raise errors.PoolLost(
-                "the pool's supervisor has gone without a word, as one that was killed: start the pool, or connect "
-                "again once it runs (`atomr-mp status`)"
+                "the connection to the pool's supervisor has ended without a word: it was killed, or its log says why "
+                "it has ended this session; connect again, once the pool runs (`atomr-mp status`)"
             )
         self._ready += messages
 

@@ -76,7 +76,7 @@ class RelayFigures(Message, frozen=True, tag="relay_figures"):
     listening: bool
     sessions: list[operators.RemoteSessionStatus]
     refused: U64
-    """Handshakes, hellos and messages that were refused."""
+    """Handshakes and channels that were refused for a key, a limit or a rule."""
 
 
 class RelayAlive(Message, frozen=True, tag="relay_alive"):

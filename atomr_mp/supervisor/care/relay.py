@@ -9,8 +9,6 @@ import socket
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-import msgspec
-
 from atomr_mp import errors
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.protocol.messages import operators, relay
@@ -95,6 +93,8 @@ class RelayKeeper:
         self._watching: Timer | None = None
         self._again_s = 0.0
         self._figures = relay.RelayFigures(listening=False, sessions=[], refused=0)
+        self._refused_before = 0
+        """What the relays before have refused."""
         self._reading: dict[int, Done] = {}
         """Callbacks that wait for the keys to be read, by number."""
         self._questions = 0
@@ -156,7 +156,7 @@ class RelayKeeper:
             0 if serving is None else serving.pid,
             figures.listening,
             max(0, self._starts - 1),
-            figures.refused,
+            self._refused_before + figures.refused,
             figures.sessions,
             0 if standby is None else standby.pid,
         )
@@ -207,7 +207,8 @@ class RelayKeeper:
                 self._loop.call_later(LAST_AGAIN_S, self._stand_by)
             return
         self._serving = None
-        self._figures = msgspec.structs.replace(self._figures, listening=False, sessions=[])
+        self._refused_before += self._figures.refused
+        self._figures = relay.RelayFigures(listening=False, sessions=[], refused=0)
         for done in self._reading.values():
             done(None)
         self._reading.clear()
