@@ -26,7 +26,16 @@ from atomr_mp.cli.common import (
     size,
     whole,
 )
-from atomr_mp.operator.pool_status import DEGRADED, DOWN, HEALTHY, UNREACHABLE, DeviceStatus, PoolStatus, status_of
+from atomr_mp.operator.pool_status import (
+    DEGRADED,
+    DOWN,
+    HEALTHY,
+    LOST,
+    UNREACHABLE,
+    DeviceStatus,
+    PoolStatus,
+    status_of,
+)
 from atomr_mp.protocol.words import place_of, these_devices
 
 if TYPE_CHECKING:
@@ -43,7 +52,8 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "status",
         help="show the state of a pool and its devices",
         description="Shows the state of a pool and its devices.",
-        epilog="Exit status: 0 healthy (all devices and worlds are ready), 1 degraded (some are not), 2 down (no pool "
+        epilog="Exit status: 0 healthy (all devices and worlds are ready), 1 degraded (some are not, or logs and "
+        "events cannot be written), 2 down (no pool "
         "runs there, it stops, or no device is ready) or wrong usage, 3 unreachable (its supervisor runs, and does not "
         "answer this command). All devices count, also with --device.",
     )
@@ -169,8 +179,8 @@ def _render(shown: dict[str, Any], console: Console) -> None:
         f"({size(shown['supervisor_memory_bytes'])}), {counted(shown['sessions'], 'client')}, version "
         f"{shown['version']}\nrun directory {escape(shown['run_dir'])}"
     )
-    if shown["resident_bytes"]:
-        console.print(f"resident memory {size(shown['resident_bytes'])}")
+    for line in _pool_lines(shown):
+        console.print(line, markup=False)
     console.print(_table(shown["devices"]), soft_wrap=False)
     for device in shown["devices"]:
         for line in _remarks(device):
@@ -189,6 +199,14 @@ def _render(shown: dict[str, Any], console: Console) -> None:
             f"fingerprint {found['fingerprint']}, has ended {counted(found['ends'], 'worker')} ({where}); `atomr-mp "
             f"admit {found['fingerprint'][:8]}` lets it in again"
         )
+
+
+def _pool_lines(shown: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines about the pool besides its figures."""
+    if shown["unwritable"] and shown["unwritable"] not in shown["reason"]:
+        yield f"{shown['unwritable']}: {LOST}"
+    if shown["resident_bytes"]:
+        yield f"resident memory {size(shown['resident_bytes'])}"
 
 
 def title(device: dict[str, Any]) -> str:

@@ -116,6 +116,9 @@ def pool_metrics(status: Status) -> Iterable[Metric]:
     unkept = "Slabs with large results that end with their worker, for want of descriptors or of room"
     return [
         info,
+        GaugeMetricFamily(
+            "atomr_mp_files_unwritable", "1 while output and events are lost, as on a full disk", bool(status.unwritable)
+        ),
         GaugeMetricFamily("atomr_mp_sessions", "Clients that may call", status.sessions),
         CounterMetricFamily("atomr_mp_sessions_refused", refused, status.refused),
         CounterMetricFamily("atomr_mp_result_slabs_not_kept", unkept, status.unkept_results),

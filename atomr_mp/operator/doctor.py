@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.operator.pool_status import WorldStatus, status_of
+from atomr_mp.operator.pool_status import LOST, WorldStatus, status_of
 from atomr_mp.operator.session import ANSWER_S, OperatorSession, patience_s
 from atomr_mp.process.census import look
 from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory
@@ -80,6 +80,8 @@ def _ask(run_dir: Path) -> tuple[Inventory | None, list[Finding], Supervision]:
             status = observer.status(ANSWER_S)
             told = [_fault(each) for each in status.workers if _met(each)]
             told += [found for each in status_of(status, None, time.time()).worlds for found in _world(each)]
+            if status.unwritable:
+                told.append(Finding(State.UNWELL, "disk", f"{status.unwritable}: {LOST}", "make room on that disk"))
             return inventory, told, Supervision.ANSWERS
     except (TimeoutError, errors.AtomrError):
         # It may have ended just now; or it is so young that it does not listen yet.

@@ -212,11 +212,11 @@ class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     pool: str
     state: PoolState
-    """`healthy`: all devices and worlds are ready. `degraded`: some are. `down`: no device is, the pool stops, or none
-    runs there. A device that stands still does not count as ready. `unreachable`: its supervisor runs, and does not
-    answer."""
+    """`healthy`: all devices and worlds are ready. `degraded`: some are, or logs and events cannot be written. `down`:
+    no device is, the pool stops, or none runs there. A device that stands still does not count as ready.
+    `unreachable`: its supervisor runs, and does not answer."""
     reason: str = ""
-    """Why, if it stops, cannot be asked, or all is ready but a world."""
+    """Why, if it stops, cannot be asked, or all devices are ready."""
     backend: str | None = None
     version: str | None = None
     run_dir: str | None = None
@@ -229,6 +229,10 @@ class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Clients that may call."""
     refused: int = 0
     """Sessions refused since the start."""
+    unwritable: str = ""
+    """What cannot be written to the run directory, as on a full disk, and since when. Output and events are lost."""
+    unwritable_since: float | None = None
+    """Seconds since 1970."""
     unkept_results: int = 0
     resident_bytes: int = 0
     quarantined: list[RefusedRequest] = msgspec.field(default_factory=list)
@@ -238,6 +242,9 @@ class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     worlds: list[WorldStatus] = msgspec.field(default_factory=list)
     gpu_links: list[GpuLinkStatus] = msgspec.field(default_factory=list)
     """As far as the driver tells it."""
+
+
+LOST: Final = "workers' output and events are lost; calls go on"
 
 
 def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> PoolStatus:
@@ -263,6 +270,8 @@ def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> Poo
         supervisor_memory_bytes=answer.supervisor_memory_bytes,
         sessions=answer.sessions,
         refused=answer.refused,
+        unwritable=answer.unwritable,
+        unwritable_since=answer.unwritable_since or None,
         unkept_results=answer.unkept_results,
         resident_bytes=answer.resident_bytes,
         quarantined=[_quarantined(each) for each in answer.quarantined],
@@ -291,7 +300,9 @@ def _state(answer: operators.Status, ready: int) -> tuple[PoolState, str]:
         return DEGRADED if ready else DOWN, ""
     # Those that sessions have made come and go with these.
     waiting = [each for each in answer.worlds if each.state is not WorldState.READY and not each.made]
-    return (DEGRADED, f"world {waiting[0].name} is {waiting[0].state}") if waiting else (HEALTHY, "")
+    if waiting:
+        return DEGRADED, f"world {waiting[0].name} is {waiting[0].state}"
+    return (DEGRADED, f"{answer.unwritable}: {LOST}") if answer.unwritable else (HEALTHY, "")
 
 
 def _world(world: WorldInfo, progress: operators.WorldProgress | None) -> WorldStatus:

@@ -126,8 +126,10 @@ class SessionChannel(RelayChannel):
         self, error: errors.AtomrError | None = None, *, tell: bool = True, keep: bool = True, say: bool = True
     ) -> None:
         """End it; the client gets an error as a goodbye of the supervisor, unless `say` is false: it has said one."""
-        if error is not None and not self.over:
-            self.why = self.why or error.message
+        if not self.over and self._goodbye is not None:
+            self.why = f"the supervisor has ended it: {self._goodbye.message}"
+        elif not self.over and error is not None:
+            self.why = error.message
         if error is not None and tell and say and not self.over:
             goodbye = session.frame(session.FROM_SUPERVISOR.encode(session.Goodbye(ErrorInfo.of(error))))
             if not self._down and len(goodbye) <= self._outgoing.room:
@@ -220,7 +222,6 @@ class SessionChannel(RelayChannel):
         if said is None:
             self.end(errors.PoolLost(ENDED_UNTOLD))
             return
-        self.why = f"the supervisor has ended it: {said.message}"
         self.end(said, say=False)
 
     def _translate(self, message: session.FromSupervisor) -> session.FromSupervisor:

@@ -34,7 +34,7 @@ PROBE_S: Final = 2.0
 
 
 class HealthVerdict(NamedTuple):
-    """Whether a balancer should send requests here, and why not."""
+    """Whether a balancer should send requests here, and why not, or what is wrong all the same."""
 
     ready: bool
     reason: str
@@ -103,7 +103,11 @@ class PoolHealth:
             reason = f"none of the {len(admitted)} devices answers"
             return HealthVerdict(ready=False, reason=reason, code="not_ready")
         reason = _no_world(pool, method, {index for index, _ in still})
-        return HealthVerdict(ready=not reason, reason=reason, code="not_ready" if reason else "ok")
+        if reason:
+            return HealthVerdict(ready=False, reason=reason, code="not_ready")
+        status = await self._figures.status()
+        unwritable = status.unwritable if status is not None else ""
+        return HealthVerdict(ready=True, reason=unwritable and f"{unwritable}; calls go on")
 
     async def _standing_still(self) -> dict[tuple[int, int], str]:
         """Return the workers that stand still, by device and generation, and why, as the supervisor sees them."""

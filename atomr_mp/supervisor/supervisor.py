@@ -12,6 +12,7 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.process.adopt import adopted_children, kill_adopted, still_running
+from atomr_mp.process.files import disk
 from atomr_mp.process.files.events import EventLog, Scalar
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.notify import Notifier
@@ -392,6 +393,7 @@ class Supervisor:
 
     def _status(self) -> operators.Status:
         """Return a snapshot."""
+        trouble = disk.STATE.trouble
         return operators.Status(
             id=0,
             pool=self._plan.settings.pool,
@@ -411,6 +413,8 @@ class Supervisor:
             worlds=self._worlds.infos,
             progress=self._worlds.progress(),
             links=[*self._health.links.values()],
+            unwritable="" if trouble is None else str(trouble),
+            unwritable_since=0.0 if trouble is None else trouble.since,
         )
 
     def _read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:

@@ -385,6 +385,10 @@ class Status(Message, frozen=True, tag="status"):
     """The progress of these worlds, in their order."""
     links: list[GpuLink] = msgspec.field(default_factory=list)
     """How the GPUs reach each other's memory, as far as the driver tells it."""
+    unwritable: Text = ""
+    """What cannot be written to the run directory, as on a full disk, and since when; empty if all can."""
+    unwritable_since: float = 0.0
+    """The same time, in seconds since 1970; 0 if all can."""
 
     @property
     def unanswered(self) -> int:

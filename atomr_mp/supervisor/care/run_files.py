@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.process.files import disk
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.files.safedir import inode
 from atomr_mp.protocol.messages import control
@@ -28,6 +29,9 @@ LOOK_S: Final = 1.0
 AGAIN_S: Final = 0.5
 """Time after which a worker that has not bound its socket anew gets the order again; twice as long each further time.
 """
+
+TRY_S: Final = 60.0
+"""How often it is tried to write an event where that has failed, although the disk has room: no other may be due."""
 
 GIVE_UP_S: Final = 60.0
 """Time after which a directory that cannot be made anew is given up, and the pool with it."""
@@ -73,12 +77,15 @@ class RunFiles:
         self._told: dict[tuple[int, int], tuple[float, float]] = {}
         """When a worker gets the order to bind its socket anew again, and how long after the time before that is."""
         self._soon = False
+        self._tried_s = 0.0
+        """When all could be written, or an event was last written to see whether it can be."""
         self._failing_since = 0.0
         """When something could not be made anew for the first time since all was well; 0 if all is."""
 
     def start(self) -> None:
         """Look regularly."""
         self._look()
+        self._look_at_disk()
         self._loop.call_later(LOOK_S, self.start)
 
     def listen(self) -> None:
@@ -113,6 +120,23 @@ class RunFiles:
             self._failing_since = 0.0
             if found:
                 self._note("files_removed", f"{counted(len(found), 'file')} removed and made anew: {', '.join(found)}")
+
+    def _look_at_disk(self) -> None:
+        """See whether files can be written; once they can be again, write down since when they could not."""
+        disk.STATE.look(self._run_dir.path)
+        trouble = disk.STATE.trouble
+        if trouble is None:
+            self._tried_s = self._loop.own_s
+            over = disk.STATE.take_over()
+            if over is not None:
+                self._tell_disk(over)
+        elif not trouble.is_full and self._loop.own_s - self._tried_s > TRY_S:
+            self._tried_s = self._loop.own_s
+            self._tell_disk(trouble)
+            disk.STATE.take_over()  # it is told, if it could be written
+
+    def _tell_disk(self, trouble: disk.DiskTrouble) -> None:
+        self._note("disk_full", f"{trouble.past}: lines of logs and events are lost")
 
     def _session_socket(self) -> list[str]:
         if not self._listener.is_lost():

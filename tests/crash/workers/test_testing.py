@@ -15,6 +15,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
+from atomr_mp.operator.doctor import examine
 from atomr_mp.process.files.events import read_events
 from atomr_mp.process.gpus import nvml
 from atomr_mp.protocol import process_tags
@@ -154,11 +155,22 @@ def test_a_full_disk_costs_events_and_nothing_else(ledger: Ledger) -> None:
             wait_generation(pool, 2)
             assert pool.call("Probe.where").result()[2] == 2
             assert set(injected.fired) == {pool.supervisor_pid}
+            told = pool.status()
+            assert (told.state, told.unwritable in told.reason) == ("degraded", True)
+            assert told.unwritable.startswith(f"{ledger.run_dir()}/events.jsonl cannot be written since ")
+            _, findings = examine(ledger.run_dir(), lasts_s=0.1)
+            assert [each.what for each in findings if each.kind == "disk"] == [told.reason]
         os.kill(pool.devices[0].pid, signal.SIGKILL)
         wait_generation(pool, 3)
+        assert settled(lambda: pool.status().state == "healthy")
+        assert settled(
+            lambda: "disk_full" in [each["event"] for each in read_events(ledger.run_dir() / "events.jsonl")]
+        )
     events = list(read_events(ledger.run_dir() / "events.jsonl"))
     assert sum(int(event.get("lost_events") or 0) for event in events) >= 2
     assert events[-1]["event"] == "pool_end"
+    (again,) = [str(event["text"]) for event in events if event["event"] == "disk_full"]
+    assert "events.jsonl can be written again, after it could not be since " in again
 
 
 def test_a_driver_may_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,3 +66,22 @@ def test_a_disk_has_room_by_what_this_user_may_write(tmp_path: Path) -> None:
     size = os.statvfs_result((4096, 4096, 100, 1, 0, 10, 10, 10, 0, 255))
     with patch.object(os, "statvfs", return_value=size):
         assert disk.has_room(tmp_path) == (os.geteuid() == 0)
+
+
+def test_what_cannot_be_written_is_kept_until_it_can_be() -> None:
+    """With the time of its beginning; a full disk comes before a file, and a folder below another is looked at too."""
+    state, full = DiskState(), [True]
+    with patch.object(disk, "has_room", lambda _folder: not full):
+        assert (state.trouble, state.take_over()) == (None, None)
+        state.failed(FOLDER / "workers" / "7", OSError(28, "No space left on device"))
+        state.look(FOLDER)
+        found = state.trouble
+        assert str(found).startswith(f"the disk of {FOLDER}/workers is full since ")
+        assert (state.trouble, state.take_over()) == (found, None)
+        full.clear()
+        state.look(FOLDER)
+        assert (state.trouble, state.take_over(), state.take_over()) == (None, found, None)
+        state.failed(FILES[0], OSError(13, "Permission denied"))
+        assert str(state.trouble).startswith(f"{FILES[0]} cannot be written since ")
+        state.written(FILES[0])
+        assert state.trouble is None

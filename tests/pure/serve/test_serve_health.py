@@ -66,7 +66,7 @@ class FakePool:
             )
             for each in self.devices
         ]
-        return SimpleNamespace(workers=told)
+        return SimpleNamespace(workers=told, unwritable="")
 
 
 class FakeSource:
