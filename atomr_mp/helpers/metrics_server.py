@@ -7,7 +7,6 @@ left behind. So neither a scraper nor the driver ever delays the supervisor's lo
 from __future__ import annotations
 
 import itertools
-import os
 import socket
 import sys
 import threading
@@ -25,6 +24,7 @@ from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.gpus.driver import Driver
 from atomr_mp.process.gpus.nvml import GpuUsage
 from atomr_mp.process.prctl import die_with_parent
+from atomr_mp.process.scheduling import standstill
 from atomr_mp.protocol.board import page
 from atomr_mp.protocol.hosts import is_local
 from atomr_mp.protocol.messages.devices import Circuit, DeviceState, WorldInfo, WorldState
@@ -34,6 +34,9 @@ FIRST_BUCKET: Final = 10
 LAST_BUCKET: Final = 36
 """Buckets are shown from 1 microsecond, 2^10 ns, to 69 s, 2^36 ns."""
 
+ANSWER_S: Final = 3.0
+"""How long the supervisor may take to greet, or to answer: a scrape takes less than Prometheus waits for."""
+
 OUTCOMES: Final = ("answered", "failed", "cancelled", "expired", "rejected", "lost")
 
 
@@ -42,10 +45,9 @@ def main() -> int:
     parent, listening = map(int, sys.argv[1:3])
     die_with_parent(parent)
     output.protect()
-    with OperatorSession(Path(sys.argv[3])) as observer:
-        registry = CollectorRegistry()
-        registry.register(PoolCollector(observer))
-        MetricsServer(socket.socket(fileno=listening), registry).serve_forever()
+    registry = CollectorRegistry()
+    registry.register(PoolCollector(parent, Path(sys.argv[3])))
+    MetricsServer(socket.socket(fileno=listening), registry).serve_forever()
     return 0
 
 
@@ -80,13 +82,19 @@ class PoolCollector:
     """Makes metrics of a pool's status.
 
     Args:
-        observer: A session with it; used by one thread at a time.
+        supervisor: The supervisor's pid.
+        path: Its session socket.
     """
 
-    def __init__(self, observer: OperatorSession) -> None:
-        self._observer = observer
+    def __init__(self, supervisor: int, path: Path) -> None:
+        self._supervisor = supervisor
+        self._path = path
+        self._observer: OperatorSession | None = None
+        """A session with it; used by one thread at a time."""
         self._lock = threading.Lock()
         self._driver = Driver()
+        self._told = self._ask()
+        """Its latest answer."""
 
     def describe(self) -> list[Metric]:
         """Return nothing: the registry is not to ask the pool when it is made."""
@@ -95,10 +103,12 @@ class PoolCollector:
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics."""
         with self._lock:
-            try:
-                status = self._observer.status()
-            except (errors.AtomrError, TimeoutError, OSError):
-                os._exit(1)  # the session is over: the next of these processes has one of its own, if there is a pool
+            status = self._ask()
+            self._told = status or self._told
+        yield GaugeMetricFamily("atomr_mp_supervisor_up", "0 while the supervisor does not answer", status is not None)
+        if status is None:  # the rest would be out of date
+            yield from [] if self._told is None else [info_metric(self._told)]
+            return
         yield from pool_metrics(status)
         yield from world_metrics(status.worlds)
         yield from remote_metrics(status.remote)
@@ -107,17 +117,45 @@ class PoolCollector:
         if status.backend == "cuda":
             yield from gpu_metrics(status.workers, self._driver.usage())
 
+    def _ask(self) -> Status | None:
+        """Return the pool's status; None if the supervisor does not answer. Blocks for a few seconds at most."""
+        if standstill(self._supervisor) is not None:  # each further connection to it would wait in its queue
+            return None
+        for _ in range(2):
+            known = self._observer is not None
+            try:
+                if self._observer is None:
+                    self._observer = OperatorSession(self._path, ANSWER_S)
+                return self._observer.status(ANSWER_S)
+            except (errors.AtomrError, TimeoutError, OSError) as error:
+                self._drop()
+                if not known or isinstance(error, TimeoutError):
+                    return None  # else it has ended that session, and may begin another
+        return None
+
+    def _drop(self) -> None:
+        observer, self._observer = self._observer, None
+        if observer is not None:
+            observer.close()
+
+
+def info_metric(status: Status) -> Metric:
+    """Return the metric that tells what runs."""
+    info = GaugeMetricFamily("atomr_mp_info", "1; what runs", labels=["pool", "backend", "version"])
+    info.add_metric([status.pool, status.backend, status.version], 1)
+    return info
+
 
 def pool_metrics(status: Status) -> Iterable[Metric]:
     """Return the metrics of the pool and its supervisor."""
-    info = GaugeMetricFamily("atomr_mp_info", "1; what runs", labels=["pool", "backend", "version"])
-    info.add_metric([status.pool, status.backend, status.version], 1)
     refused = "Sessions that were refused or ended for what they sent"
     unkept = "Slabs with large results that end with their worker, for want of descriptors or of room"
     return [
-        info,
+        info_metric(status),
         GaugeMetricFamily(
-            "atomr_mp_files_unwritable", "1 while output and events are lost, as on a full disk", bool(status.unwritable)
+            "atomr_mp_files_unwritable",
+            "1 while output and events are lost, as on a full disk",
+            bool(status.unwritable),
         ),
         GaugeMetricFamily("atomr_mp_sessions", "Clients that may call", status.sessions),
         CounterMetricFamily("atomr_mp_sessions_refused", refused, status.refused),

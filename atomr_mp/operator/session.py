@@ -61,6 +61,10 @@ class OperatorSession:
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session; may be called twice."""
         self._connection.close()
 
     def status(self, timeout_s: float = 10.0) -> operators.Status:

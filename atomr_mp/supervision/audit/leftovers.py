@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from atomr_mp.protocol import process_tags
 from atomr_mp.supervision.audit.findings import Finding, State, Supervision
@@ -16,6 +17,8 @@ from atomr_mp.supervision.audit.observed import (
     slab_size,
     worker_name,
 )
+
+AWAITED: Final = "the supervisor replaces it once it answers"
 
 
 class Unsupervised:
@@ -42,9 +45,10 @@ class Unsupervised:
             if process.pid in self._ours:
                 yield self._process(process)
         for name, socket in sorted(self._observed.sockets.items()):
-            yield self._file("socket", name, socket.since)
+            yield self._file("socket", name, socket.since, lives=bool(socket.listeners))
         for noted in sorted(self._observed.notes):
-            yield self._file("note", f"workers/{noted}", None)
+            of = self._observed.processes.get(noted)
+            yield self._file("note", f"workers/{noted}", None, lives=of is not None and not of.zombie)
         yield from self._slabs()
 
     def _supervisor(self) -> Finding:
@@ -65,6 +69,9 @@ class Unsupervised:
 
     def _process(self, process: Process) -> Finding:
         what = f"pid {process.pid} ({process.command}) is the pool's"
+        if self._silent and process.zombie:
+            what = f"pid {process.pid}, the pool's, has ended, which the supervisor has not noticed"
+            return Finding(State.UNWELL, "process", what, AWAITED, since=process.since, pid=process.pid)
         if self._silent:
             what = f"{what}: {descriptors(process)}"
             if (still := process.standstill) is not None:
@@ -75,8 +82,18 @@ class Unsupervised:
             State.UNACCOUNTED, "process", what, f"`kill -9 {process.pid}`", since=process.since, pid=process.pid
         )
 
-    def _file(self, kind: str, name: str, since: float | None) -> Finding:
+    def _file(self, kind: str, name: str, since: float | None, *, lives: bool) -> Finding:
+        """Return the finding for a file.
+
+        Args:
+            kind: What it is.
+            name: Its name.
+            since: When it was made.
+            lives: Whether the process lives to which it belongs.
+        """
         match self._supervision:
+            case Supervision.SILENT if not lives:
+                return Finding(State.UNWELL, kind, f"{name} belongs to a process that has ended", AWAITED, since)
             case Supervision.SILENT:
                 return Finding(State.OK, kind, name, since=since)
             case Supervision.KILLED:

@@ -219,3 +219,18 @@ def test_only_this_machine_is_served(where: str) -> None:
     """Metrics are for this machine; others go through a proxy."""
     with pytest.raises(errors.ConfigurationError, match="use off, a loopback address"):
         make_plan(PoolSettings(backend="host", metrics=where))
+
+
+def test_a_supervisor_that_stands_still_is_told_and_what_runs_stays_named(pool: atomr_mp.Pool) -> None:
+    """Calls go on, so `atomr_mp_info` stays; and once the supervisor answers, the same process tells the rest."""
+    before = scrape(address(pool))
+    info = next(name for name in before if name[0] == "atomr_mp_info")
+    assert before["atomr_mp_supervisor_up",] == 1
+    os.kill(pool.supervisor_pid, signal.SIGSTOP)
+    try:
+        assert scrape(address(pool)) == {("atomr_mp_supervisor_up",): 0, info: 1}
+        assert pool.call("Probe.note", "1").result() == "1"
+    finally:
+        os.kill(pool.supervisor_pid, signal.SIGCONT)
+    assert settled(lambda: scrape(address(pool))["atomr_mp_supervisor_up",] == 1)
+    assert scrape(address(pool)).keys() >= before.keys()

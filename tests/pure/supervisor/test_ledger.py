@@ -349,6 +349,22 @@ def test_without_a_supervisor_what_is_left_is_told(supervision: Supervision, pro
     assert len(compare(empty, supervision, None)) == 1
 
 
+def test_a_worker_that_has_ended_under_a_silent_supervisor_is_a_finding() -> None:
+    """Its process, which is a zombie, its socket and its note are told; those of another worker are well."""
+    observed, _ = pool(2)
+    processes, sockets = dict(observed["processes"]), dict(observed["sockets"])
+    pid, name = 201, "d1-g3.sock"
+    processes[pid] = processes[pid]._replace(zombie=True)
+    sockets[name] = sockets[name]._replace(listeners=())
+    observed |= {"processes": processes, "sockets": sockets}
+    found = compare(Observed(**observed), Supervision.SILENT, None)
+    unwell = [each for each in found if each.state is State.UNWELL and each.kind != "supervisor"]
+    assert {each.kind for each in unwell} == {"process", "socket", "note"}
+    assert [each.pid for each in unwell if each.kind == "process"] == [pid]
+    assert {each.remedy for each in unwell} == {"the supervisor replaces it once it answers"}
+    assert len([each for each in found if each.state is State.OK and each.kind in {"process", "socket", "note"}]) == 4
+
+
 PIDS: Final = st.sampled_from([1, 7, SUPERVISOR, 200, 201, CLIENT])
 SLABS: Final = st.frozensets(st.sampled_from([1, 2, 50, 60]))
 PROCESSES: Final = st.dictionaries(
