@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     except errors.AtomrError as error:
         lives = supervisor is not None and supervisor.alive()
         shown = PoolStatus(
-            pool=options.pool or os.environ.get("ATOMR_MP_POOL", "default"),
+            pool=_name(options),
             state=UNREACHABLE if lives else DOWN,
             reason=error.message,
             run_dir=_path(options),
@@ -147,6 +147,13 @@ def _remote_lines(remote: dict[str, Any]) -> Iterator[str]:
     for each in remote["sessions"]:
         cut = "" if each["connected"] else ", cut"
         yield f"    {each['client']} (key {each['key']}{cut}): {size(each['kept_bytes'])} under way"
+
+
+def _name(options: argparse.Namespace) -> str:
+    """Return the words for a pool that cannot be asked for its name: its directory, if that was given, or the name."""
+    named = options.run_dir is not None or (options.pool is None and "ATOMR_MP_RUN_DIR" in os.environ)
+    found = str(run_path(options)) if named else options.pool
+    return found or os.environ.get("ATOMR_MP_POOL", "default")
 
 
 def _path(options: argparse.Namespace) -> str | None:

@@ -414,7 +414,7 @@ def test_status_of_no_pool_is_down(ledger: Ledger) -> None:
     done = cli("status", "--json", "--run-dir", run_dir)
     assert done.returncode == 2
     shown = json.loads(done.stdout)
-    assert (shown["state"], shown["devices"]) == ("down", [])
+    assert (shown["pool"], shown["state"], shown["devices"]) == (str(run_dir), "down", [])
     assert f"there is no pool at {run_dir}" in shown["reason"]
     assert cli("status", "--run-dir", run_dir).returncode == 2
     asked = cli("status", "--json", "--device", "7", "--run-dir", run_dir)
