@@ -6,6 +6,7 @@ import select
 import socket
 import time
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from atomr_mp.process.census import look
 from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory
 from atomr_mp.process.gpus.hardware import nvidia_hardware
 from atomr_mp.process.scheduling import standstill
-from atomr_mp.protocol.messages.devices import WorldState
+from atomr_mp.protocol.messages.devices import OUT_OF_USE, WorldState
 from atomr_mp.protocol.messages.operators import Inventory, WorkerStatus
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.audit.findings import LASTS_S, Finding, Inspection, State, Supervision
@@ -79,7 +80,8 @@ def _ask(run_dir: Path) -> tuple[Inventory | None, list[Finding], Supervision]:
             inventory = observer.inventory(ANSWER_S)
             status = observer.status(ANSWER_S)
             told = [_fault(each) for each in status.workers if _met(each)]
-            told += [found for each in status_of(status, None, time.time()).worlds for found in _world(each)]
+            closed = {each.device.index for each in status.workers if each.device.state in OUT_OF_USE}
+            told += [found for each in status_of(status, None, time.time()).worlds for found in _world(each, closed)]
             if status.unwritable:
                 told.append(Finding(State.UNWELL, "disk", f"{status.unwritable}: {LOST}", "make room on that disk"))
             return inventory, told, Supervision.ANSWERS
@@ -102,11 +104,17 @@ def _fault(worker: WorkerStatus) -> Finding:
     )
 
 
-def _world(world: WorldStatus) -> list[Finding]:
-    """Return the finding on a world that is not ready, or whose members wait for one of them."""
+def _world(world: WorldStatus, closed: AbstractSet[int] = frozenset()) -> list[Finding]:
+    """Return the finding on a world that is not ready, or whose members wait for one of them.
+
+    Args:
+        world: The world.
+        closed: Devices that refuse calls.
+    """
     if world.state is not WorldState.READY:
         why = f": {world.reason}" if world.reason else ""
-        what = f"the world {world.name} is {world.state}, so its calls wait{why}"
+        calls = "its calls wait" if closed.isdisjoint(world.devices) else "its calls are refused at once"
+        what = f"the world {world.name} is {world.state}, so {calls}{why}"
         state = State.UNWELL if world.state in _UNWELL else State.OK
         return [Finding(state, "world", what, _REMEDIES.get(world.state, ""))]
     if not world.waits:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 from atomr_mp import errors
 from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.protocol.words import did_you_mean
-from atomr_mp.serve import method_figures, metrics, openapi, pages
+from atomr_mp.serve import metrics, openapi, pages
 from atomr_mp.serve.access_log import log_answer
 from atomr_mp.serve.calls import PoolCalls
 from atomr_mp.serve.figures import PoolFigures
@@ -200,10 +200,6 @@ class Application:
         if exchange.called:
             methods = counters.methods
             methods.answered(exchange.called, exchange.code, exchange.device, took_ns)
-            if exchange.parts:
-                first_ns = exchange.first_part_ns - exchange.begun_ns
-                methods.took(method_figures.FIRST_PART, exchange.called, "", first_ns)
-                methods.count(method_figures.PARTS, exchange.called, exchange.parts)
         error = exchange.error
         if exchange.ran_at:
             self._lost.ran(exchange)

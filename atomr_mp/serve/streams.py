@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Self
 from atomr_mp import errors
 from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.pool import Pool
+from atomr_mp.serve import method_figures
 from atomr_mp.serve.calls import arguments, options, seconds
 from atomr_mp.serve.health import PoolHealth
 from atomr_mp.serve.http import events
@@ -214,13 +215,20 @@ class ServedStream:
             if isinstance(self._why, Problem) and self._why.status == 500 and not self._exchange.status:
                 raise errors.Cancelled(self._why.message, maybe_executed=True) from None  # as of any other call
             raise errors.unraised(self._why) from None
-        exchange = self._exchange
-        if not self.count:
-            exchange.first_part_ns = time.monotonic_ns()
-        self.count += 1
-        exchange.parts = self.count
+        self._came()
         self._health.note(self._stream.device)
         return (found,)
+
+    def _came(self) -> None:
+        """Count a part now: a stream may last for hours."""
+        exchange, methods = self._exchange, self._counters.methods
+        if not self.count:
+            exchange.first_part_ns = time.monotonic_ns()
+            first_ns = exchange.first_part_ns - exchange.begun_ns
+            methods.took(method_figures.FIRST_PART, exchange.called, "", first_ns)
+        self.count += 1
+        exchange.parts = self.count
+        methods.count(method_figures.PARTS, exchange.called, 1)
 
     async def send(self, first: tuple[Any] | None, write: Callable[[Any], bytes]) -> None:
         """Send each part to the client as soon as it has arrived. Parts that arrived together are sent together.
@@ -235,11 +243,10 @@ class ServedStream:
             nbytes = len(together[0])
             try:
                 while nbytes < JOIN_BYTES and (found := self._stream.next_kept()) is not None:
-                    self.count += 1
+                    self._came()
                     together.append(data := write(found[0]))
                     nbytes += len(data)
             finally:  # even if a later part has failed
-                self._exchange.parts = self.count
                 await self._exchange.send(b"".join(together))
             found = await self.next()
 

@@ -99,7 +99,10 @@ def test_the_doctor_finds_a_world_that_serves_nobody(state: str, expected: str) 
     shown = status_of(status(msgspec.structs.replace(WAITING, state=WorldState(state))), Path("/run"), 9.0)
     [found] = doctor._world(shown.worlds[0])
     assert found.state == expected
+    assert "so its calls wait: " in found.what
     assert "different code" in found.what
+    [refused] = doctor._world(shown.worlds[0], {0, 7})  # a member's circuit is open, and nobody waits for it
+    assert "so its calls are refused at once: " in refused.what
 
 
 def test_metrics_tell_which_worlds_are_ready() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.serve import streams
+from atomr_mp.serve import method_figures, streams
 from atomr_mp.serve.http.events import COMMENT, OpenHttpStreams, event
 from atomr_mp.serve.http.exchange import Budget, Exchange
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS
@@ -83,6 +83,12 @@ class Client:
             await asyncio.wait_for(self.arrived.wait(), 10)
 
 
+def counted(client: Client) -> set[tuple[str, int]]:
+    """Return the kinds of a client's figures, with how many parts or first parts they count."""
+    found = client.counters.methods.all()
+    return {(each.kind, each.total if each.kind == method_figures.PARTS else sum(each.buckets)) for each in found}
+
+
 def test_the_status_does_not_wait_for_ever_and_silence_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy would give up an answer that does not begin, and close one that is silent."""
     monkeypatch.setattr(streams, "STATUS_S", 0.02)
@@ -97,6 +103,7 @@ def test_the_status_does_not_wait_for_ever_and_silence_is_filled(monkeypatch: py
             assert not beginning.done()
             client.stream.parts.put_nowait(None)  # a part may be nothing, too
             assert await beginning == (None,)
+            assert counted(client) == {("first", 1), ("parts", 1)}  # at once, and not at the stream's end
             client.stream.parts.put_nowait(StopAsyncIteration())
             assert await parts.next() is None
             assert client.counters.own[STREAMS] == 1
@@ -130,6 +137,7 @@ def test_parts_that_are_there_go_together_and_none_is_held_back() -> None:
             for part in ("b", "c", "d" * JOIN_BYTES, "e"):
                 client.stream.parts.put_nowait(part)
             await client.until(b"e")
+            assert counted(client) == {("first", 1), ("parts", 4)}
             client.stream.parts.put_nowait("f")
             client.stream.parts.put_nowait(errors.ActorFailed("no more"))
             with pytest.raises(errors.ActorFailed):

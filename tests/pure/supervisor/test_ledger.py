@@ -350,7 +350,7 @@ def test_without_a_supervisor_what_is_left_is_told(supervision: Supervision, pro
 
 
 def test_a_worker_that_has_ended_under_a_silent_supervisor_is_a_finding() -> None:
-    """Its process, which is a zombie, its socket and its note are told; those of another worker are well."""
+    """The zombie, its socket and its note are findings; those of another worker are well."""
     observed, _ = pool(2)
     processes, sockets = dict(observed["processes"]), dict(observed["sockets"])
     pid, name = 201, "d1-g3.sock"
