@@ -35,12 +35,13 @@ def run(options: argparse.Namespace) -> int:
     """Check the settings, and print them if asked to."""
     from atomr_mp.startup.config import gather
     from atomr_mp.startup.planning import check, make_plan
+    from atomr_mp.startup.rehearsal import rehearse
 
     found = gather(options.config, given_settings(options))
     if options.portable:
         check(found.settings)
     else:
-        make_plan(found.settings)
+        rehearse(make_plan(found.settings))
     values = msgspec.to_builtins(found.settings)
     shown = {name: {"value": values[name], "from": source} for name, source in found.sources.items()}
     if options.json:

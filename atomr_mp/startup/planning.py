@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.process.files.rundir import default_run_dir
+from atomr_mp.process.files.rundir import SOCKETS, default_run_dir
+from atomr_mp.process.files.safedir import check_socket_paths
 from atomr_mp.process.gpus.hardware import missing_for_cuda, mps_server, nvidia_hardware
 from atomr_mp.protocol.codec import MAX_DEVICES
 from atomr_mp.protocol.extras import how_to_install
@@ -35,6 +36,7 @@ def make_plan(settings: PoolSettings) -> Plan:
         ConfigurationError: What is asked for does not exist here; the message says what was found.
     """
     check(settings)
+    check_socket_paths(run_path(settings).absolute(), SOCKETS)
     if settings.metrics != OFF and importlib.util.find_spec("prometheus_client") is None:
         raise errors.ConfigurationError(
             "metrics are served by prometheus-client, which is not installed; " + how_to_install("prometheus_client")
@@ -84,6 +86,7 @@ def check(settings: PoolSettings) -> None:
     if settings.listen != OFF:
         from atomr_mp.supervisor.care import relay
 
+        relay.parse(settings.listen)
         if settings.insecure and not relay.is_loopback(settings.listen):
             raise errors.ConfigurationError(
                 f"listen = {settings.listen!r} with insecure: without keys only a loopback address may be listened at"

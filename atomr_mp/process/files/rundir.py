@@ -62,6 +62,10 @@ def default_run_dir(pool: str) -> Path:
     return _default_base() / pool
 
 
+SOCKETS: Final = ("d999-g999999.sock", "session.sock")
+"""The longest names of sockets there."""
+
+
 def find_run_dir(pool: str | None, run_dir: str | Path | None) -> Path:
     """Return the run directory that a command or a client means; make nothing.
 
@@ -195,7 +199,7 @@ class HeldRunDirectory(RunDirectory):
 
     def __init__(self, path: Path) -> None:
         path = path.absolute()
-        safedir.check_socket_paths(path, ("d999-g999999.sock", "session.sock"))
+        safedir.check_socket_paths(path, SOCKETS)
         super().__init__(path, Identity.of(os.getpid()))
         self._workers = path / "workers"
         with contextlib.ExitStack() as undo:

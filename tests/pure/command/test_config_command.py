@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from atomr_mp import errors
 from atomr_mp.cli import config
 from atomr_mp.startup.config import gather
 from atomr_mp.startup.planning import make_plan
+from atomr_mp.startup.rehearsal import _check_address
 from tests.support import BACKEND
 
 SETTINGS = st.fixed_dictionaries(
@@ -67,3 +69,19 @@ def test_config_can_leave_this_machine_out(monkeypatch: pytest.MonkeyPatch) -> N
     assert _run("--portable", *wanted) == ""
     assert _run(*wanted)
     assert _run("--portable", "--set", "streams=odd")
+
+
+def test_config_finds_what_else_a_start_would_find(tmp_path: Path) -> None:
+    """A class that the file does not have, a path too long for sockets, an address of another machine."""
+    file = tmp_path / "actor.py"
+    file.write_text("class Other: pass\nfrom elsewhere import Given as Taken\nLate = type('Late', (), {})\n")
+    host = ("--set", "backend=host", "--set", f"run_dir={tmp_path}/pool")
+    assert _run(*host, "--actor", f"{file}:Missing") == f"{file} has no 'Missing'; its classes are: Other"
+    for name in ("Other", "Taken", "Late"):
+        assert _run(*host, "--actor", f"{file}:{name}") == ""
+    file.write_text("globals()['A' + 'B'] = object\n")  # what its text does not name may be there all the same
+    assert _run(*host, "--actor", f"{file}:AB") == ""
+    assert "a socket in it would have a path of" in _run("--set", "backend=host", "--set", f"run_dir=/tmp/{'p' * 110}")
+    with pytest.raises(errors.ConfigurationError, match=r"192\.0\.2\.1:5570': nothing can listen there: Cannot assign"):
+        _check_address("tcp://192.0.2.1:5570")
+    _check_address("tcp://127.0.0.1:5570")
