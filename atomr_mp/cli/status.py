@@ -212,6 +212,8 @@ def _pool_lines(shown: dict[str, Any]) -> Iterator[str]:
     """Yield the lines about the pool besides its figures."""
     if shown["unwritable"] and shown["unwritable"] not in shown["reason"]:
         yield f"{shown['unwritable']}: {LOST}"
+    if shown["reloading"]:
+        yield "the pool is being reloaded, one device at a time"
     if shown["resident_bytes"]:
         yield f"resident memory {size(shown['resident_bytes'])}"
 

@@ -233,6 +233,8 @@ class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What cannot be written to the run directory, as on a full disk, and since when. Output and events are lost."""
     unwritable_since: float | None = None
     """Seconds since 1970."""
+    reloading: bool = False
+    """Whether the pool is being reloaded, one device at a time."""
     unkept_results: int = 0
     resident_bytes: int = 0
     quarantined: list[RefusedRequest] = msgspec.field(default_factory=list)
@@ -272,6 +274,7 @@ def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> Poo
         refused=answer.refused,
         unwritable=answer.unwritable,
         unwritable_since=answer.unwritable_since or None,
+        reloading=answer.reloading,
         unkept_results=answer.unkept_results,
         resident_bytes=answer.resident_bytes,
         quarantined=[_quarantined(each) for each in answer.quarantined],

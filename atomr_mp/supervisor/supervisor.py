@@ -415,6 +415,7 @@ class Supervisor:
             links=[*self._health.links.values()],
             unwritable="" if trouble is None else str(trouble),
             unwritable_since=0.0 if trouble is None else trouble.since,
+            reloading=self._reload is not None,
         )
 
     def _read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:

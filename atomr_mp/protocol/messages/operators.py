@@ -389,6 +389,8 @@ class Status(Message, frozen=True, tag="status"):
     """What cannot be written to the run directory, as on a full disk, and since when; empty if all can."""
     unwritable_since: float = 0.0
     """The same time, in seconds since 1970; 0 if all can."""
+    reloading: bool = False
+    """Whether the pool is being reloaded."""
 
     @property
     def unanswered(self) -> int:

@@ -27,10 +27,12 @@ def error_of_requests(worker: Incarnation) -> errors.AtomrError:
         fault.device, fault.generation = worker.device, worker.generation
         return fault
     how = worker.end
-    why = f": {fault.message}" if isinstance(fault, errors.DeviceUnavailable) else ""
+    told = f"{how}{worker.parting.late}"
+    if isinstance(fault, errors.DeviceUnavailable):
+        cause = fault.message.removeprefix("its worker ")
+        told = f"{told}: {cause}" if cause == fault.message else f"{cause}, and {told}"
     return errors.WorkerLost(
-        f"device {worker.device}'s worker (generation {worker.generation}) {how}{worker.parting.late}{why}"
-        f"{where_stacks_are(worker)}",
+        f"device {worker.device}'s worker (generation {worker.generation}) {told}{where_stacks_are(worker)}",
         device=worker.device,
         generation=worker.generation,
         cause=how,

@@ -67,6 +67,15 @@ def test_a_status_says_how_gpus_reach_each_other(
     assert [line for line in capsys.readouterr().out.splitlines() if "reach" in line] == lines
 
 
+def test_a_status_says_that_the_pool_is_being_reloaded(capsys: pytest.CaptureFixture[str]) -> None:
+    """And what cannot be written, where a device's state is the worse of the two."""
+    told = msgspec.structs.replace(status(device=DeviceState.LOST), reloading=True, unwritable="the disk is full")
+    command._print(msgspec.to_builtins(status_of(told, Path("/run"), 9.0)))
+    out = capsys.readouterr().out
+    assert "the pool is being reloaded, one device at a time\n" in out
+    assert "the disk is full: workers' output and events are lost" in out
+
+
 READY = WorldInfo(0, "tp", [0], ["Mlp"], WorldState.READY, 3, [1])
 WAITING = WorldInfo(1, "pp", [0], ["Stage"], WorldState.WAITING, 3, [], "its members were set up with different code")
 
