@@ -576,10 +576,11 @@ def test_a_conversation_becomes_a_chat_s_messages() -> None:
 
 def test_a_pool_that_starts_has_its_models_soon() -> None:
     """It is asked again, by 503; a model that is not there would be 404, after which clients give up."""
-    starting: Any = SimpleNamespace(methods=[], devices=[])
+    starting: Any = SimpleNamespace(methods=[], devices=[], is_starting=lambda _: True)
     with pytest.raises(errors.PoolUnreachable):
         method_of(starting, "Model", "chat")
-    begun: Any = SimpleNamespace(methods=["Model.say"], devices=[], method_info=lambda _: plan().info)
+    info: Any = {"method_info": lambda _: plan().info, "is_starting": lambda _: False}
+    begun: Any = SimpleNamespace(methods=["Model.say"], devices=[], **info)
     with pytest.raises(Problem) as caught:
         method_of(begun, "Model", "chat")
     assert (caught.value.status, caught.value.facts["param"]) == (404, "model")
