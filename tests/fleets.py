@@ -12,6 +12,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.messages import control, data
 from atomr_mp_workers.requests.batches.former import NEVER_NS, BatchLimits
 from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.worlds.epoch_place import EpochPlace
 from atomr_mp_workers.worlds.member_states import MemberState
 from atomr_mp_workers.worlds.membership import Membership
 from atomr_mp_workers.worlds.order.batches import BatchedPart
@@ -110,8 +111,8 @@ class Process:
         self.member.serve()
         self.running: tuple[list[Part], int] | None = None
 
-    def _make_meeting(self, *arguments: Any) -> Any:
-        self.ended, self.left_waiting = arguments[-2:]
+    def _make_meeting(self, place: EpochPlace) -> Any:
+        self.ended, self.left_waiting = place.ended, place.left_waiting
         return SimpleNamespace()
 
     @property

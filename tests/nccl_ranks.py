@@ -11,7 +11,6 @@ import os
 import pickle
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -25,12 +24,11 @@ from typing import Any, Final, Self, cast
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.control import WorldFile, WorldFileKind
+from tests.framing import LENGTH, exactly
 from tests.world_files import WorldSupply
 
 LIMIT_S: Final = 60.0
 WORLD: Final = 1
-
-_LENGTH: Final = struct.Struct("=Q")
 
 
 class NcclProcess:
@@ -82,7 +80,7 @@ class NcclProcess:
     def send(self, code: str) -> None:
         """Have it run a text; its value is got by `get`."""
         given = code.encode()
-        self._socket.sendall(_LENGTH.pack(len(given)) + given)
+        self._socket.sendall(LENGTH.pack(len(given)) + given)
 
     def call(self, code: str) -> None:
         """Have it run a text in a gang call; `get` gets the value, or the error in words."""
@@ -91,8 +89,8 @@ class NcclProcess:
     def get(self, limit_s: float = LIMIT_S) -> Any:
         """Wait for the value of the text that was sent."""
         self._socket.settimeout(limit_s)
-        (length,) = _LENGTH.unpack(_exactly(self._socket, _LENGTH.size))
-        found = pickle.loads(_exactly(self._socket, length))
+        (length,) = LENGTH.unpack(exactly(self._socket, LENGTH.size))
+        found = pickle.loads(exactly(self._socket, length))
         if isinstance(found, str) and found.startswith("raised "):
             raise AssertionError(found)
         return found
@@ -225,16 +223,6 @@ class NcclWorld:
 
     def __exit__(self, *_raised: object) -> None:
         self.close()
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
-        more = connection.recv(count - len(found))
-        if not more:
-            raise AssertionError("the process has ended")
-        found += more
-    return bytes(found)
 
 
 class _Member:
@@ -391,8 +379,8 @@ class _Member:
             self.names[name] = getattr(self, name)
         while True:
             try:
-                (length,) = _LENGTH.unpack(_exactly(self.connection, _LENGTH.size))
-                code = _exactly(self.connection, length).decode()
+                (length,) = LENGTH.unpack(exactly(self.connection, LENGTH.size))
+                code = exactly(self.connection, length).decode()
             except AssertionError:
                 os._exit(0)
             try:
@@ -404,7 +392,7 @@ class _Member:
                 packed = pickle.dumps(value)
             except BaseException:  # noqa: BLE001 - it is told
                 packed = pickle.dumps(f"raised {traceback.format_exc()}")
-            self.connection.sendall(_LENGTH.pack(len(packed)) + packed)
+            self.connection.sendall(LENGTH.pack(len(packed)) + packed)
 
 
 def _plain(value: Any) -> Any:

@@ -23,6 +23,7 @@ from atomr_mp.protocol.world.memory import (
     WORLD_BYTES,
 )
 from atomr_mp_workers import own_process
+from atomr_mp_workers.worlds.epoch_place import EpochPlace
 from atomr_mp_workers.worlds.exchange.meeting import Meeting
 from atomr_mp_workers.worlds.exchange.world import OwnWorld
 from tests.support import DEADLINE_S
@@ -67,7 +68,7 @@ class Rank:
         """Ranks that are reported to have left it waiting."""
         readers = [MemberReader(each, EPOCH) for each in lines]
         self.meeting = Meeting(
-            "tp", rank, EPOCH, self.writer, readers, boxes, ranks.bells, ranks.ended, self.left.append
+            EpochPlace("tp", rank, EPOCH, self.writer, readers, boxes, ranks.bells, ranks.ended, self.left.append)
         )
         self.world = OwnWorld("tp", rank, ranks.size)
         self.world.serve()

@@ -12,7 +12,6 @@ import os
 import pickle
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import traceback
@@ -20,10 +19,10 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Final, Self
 
+from tests.framing import LENGTH, exactly
+
 PAGE_BYTES: Final = 4096
 LIMIT_S: Final = 60.0
-
-_LENGTH: Final = struct.Struct("=Q")
 
 
 class RankProcess:
@@ -74,12 +73,12 @@ class RankProcess:
     def send(self, code: str) -> None:
         """Have it run a text; the value of its last line, or of `result`, is got by `get`."""
         given = code.encode()
-        self._socket.sendall(_LENGTH.pack(len(given)) + given)
+        self._socket.sendall(LENGTH.pack(len(given)) + given)
 
     def get(self) -> Any:
         """Wait for the value of the text that was sent."""
-        (length,) = _LENGTH.unpack(_exactly(self._socket, _LENGTH.size))
-        found = pickle.loads(_exactly(self._socket, length))
+        (length,) = LENGTH.unpack(exactly(self._socket, LENGTH.size))
+        found = pickle.loads(exactly(self._socket, length))
         if isinstance(found, str) and found.startswith("raised "):
             raise AssertionError(found)
         return found
@@ -147,16 +146,6 @@ class Ranks:
         self.close()
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
-        more = connection.recv(count - len(found))
-        if not more:
-            raise AssertionError("the process has ended")
-        found += more
-    return bytes(found)
-
-
 def _main() -> None:
     descriptor, page_descriptor, gpu, rank, size, generation = map(int, sys.argv[1:7])
     connection = socket.socket(fileno=descriptor)
@@ -170,6 +159,7 @@ def _main() -> None:
     from atomr_mp_workers.worlds.cuda.collectives import CudaCollectives
     from atomr_mp_workers.worlds.cuda.exchange import CudaExchange
     from atomr_mp_workers.worlds.cuda.meeting import CudaMeeting, CudaRehearsal
+    from atomr_mp_workers.worlds.epoch_place import EpochPlace
 
     cupy.cuda.Device(0).use()
     cupy.cuda.runtime.free(0)
@@ -185,16 +175,10 @@ def _main() -> None:
         names["readers"] = [SimpleNamespace(is_open=True, ended=lambda: 0) for _ in range(size)]
         exchange.join(epoch, generations)
         names["writer"] = MemberWriter(memoryview(bytearray(LINE_BYTES)).cast("Q"), epoch)
-        names["meeting"] = CudaMeeting(
-            "w",
-            exchange,
-            epoch,
-            names["writer"],
-            names["readers"],
-            lambda: None,
-            names["left"].append,
-            lambda _meeting: None,
+        place = EpochPlace(
+            "w", rank, epoch, names["writer"], names["readers"], (), (), lambda: None, names["left"].append
         )
+        names["meeting"] = CudaMeeting(place, exchange, lambda _meeting: None)
         names["collectives"] = CudaCollectives(names["meeting"])
         names["meeting"].begin(1)
 
@@ -204,8 +188,8 @@ def _main() -> None:
     os.close(mailbox)
     while True:
         try:
-            (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
-            code = _exactly(connection, length).decode()
+            (length,) = LENGTH.unpack(exactly(connection, LENGTH.size))
+            code = exactly(connection, length).decode()
         except AssertionError:
             os._exit(0)
         try:
@@ -219,7 +203,7 @@ def _main() -> None:
         except BaseException:  # noqa: BLE001 - it is told
             value = f"raised {traceback.format_exc()}"
         packed = pickle.dumps(value)
-        connection.sendall(_LENGTH.pack(len(packed)) + packed)
+        connection.sendall(LENGTH.pack(len(packed)) + packed)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from atomr_mp.supervisor.plan import MOST_ON_GPU
 from atomr_mp_workers.worlds.cuda import layout as places
 from atomr_mp_workers.worlds.cuda.meeting import NOWHERE, CudaMeeting, CudaRehearsal
 from atomr_mp_workers.worlds.cuda.watch import IDLE_LOOKS, Onlooker
+from atomr_mp_workers.worlds.epoch_place import EpochPlace
 from atomr_mp_workers.worlds.exchange.ref_collectives import CollectiveMethod, RefCollectives
 from atomr_mp_workers.worlds.exchange.signatures import Agreement
 from atomr_mp_workers.worlds.exchange.world import OwnWorld
@@ -48,9 +49,8 @@ class Rank:
             synchronize=lambda: None,
         )
         readers = [MemberReader(each, EPOCH) for each in lines]
-        self.meeting = CudaMeeting(
-            "tp", cast("Any", exchange), EPOCH, self.own, readers, lambda: self.over, self.left.append, lambda _: None
-        )
+        place = EpochPlace("tp", 0, EPOCH, self.own, readers, (), (), lambda: self.over, self.left.append)
+        self.meeting = CudaMeeting(place, cast("Any", exchange), lambda _: None)
 
     def begin(self, call: int = CALL) -> None:
         """Begin a gang call."""

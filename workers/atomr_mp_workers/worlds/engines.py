@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control
 from atomr_mp_workers.device.base import WorkerDevice
+from atomr_mp_workers.worlds.epoch_place import EpochPlace
 from atomr_mp_workers.worlds.mailboxes import Mailboxes, NoMailboxes
 from atomr_mp_workers.worlds.order.files import WorldFiles
 
@@ -25,8 +26,8 @@ class Engine(NamedTuple):
 
     view: OwnWorld
     """The world as its actors see it."""
-    make_meeting: Callable[..., Any]
-    """Makes the process's side of an epoch's collectives, see `Membership`."""
+    make_meeting: Callable[[EpochPlace], Any]
+    """Makes the process's side of an epoch's collectives."""
     mailboxes: Mailboxes
     """The mailboxes on devices."""
     close: Callable[[], object]
@@ -41,7 +42,7 @@ class _OnGpu(Mailboxes, Protocol):
         """Makes the collectives of a meeting."""
 
     @property
-    def make_meeting(self) -> Callable[..., Any]:
+    def make_meeting(self) -> Callable[[EpochPlace], Any]:
         """Makes the process's side of an epoch's collectives."""
 
     def export(self) -> int:

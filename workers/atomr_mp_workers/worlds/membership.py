@@ -16,6 +16,7 @@ from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.epoch_ends import PLANNED, EpochEnd, aborted, planned, stream_error, unrun
+from atomr_mp_workers.worlds.epoch_place import EpochPlace
 from atomr_mp_workers.worlds.mailboxes import FormingFailedError, Mailboxes, NoMailboxes
 from atomr_mp_workers.worlds.member_states import MemberAction, MemberEvent, MemberState, member_step
 from atomr_mp_workers.worlds.order.calls import CallFacts
@@ -61,7 +62,7 @@ class Membership:
         view: The world as its actors see it.
         thread: Runs its calls.
         queue: Where they wait.
-        make_meeting: Makes the process's side of an epoch's collectives, a `Meeting` with its arguments.
+        make_meeting: Makes the process's side of an epoch's collectives.
         send: Tells the supervisor.
         wake: Has the loop look; any thread.
         mailboxes: The mailboxes on devices.
@@ -74,7 +75,7 @@ class Membership:
         view: WorldView,
         thread: WorldThread,
         queue: GangQueue,
-        make_meeting: Callable[..., EpochMeeting],
+        make_meeting: Callable[[EpochPlace], EpochMeeting],
         send: Callable[[control.FromWorker], None],
         wake: Callable[[], object],
         mailboxes: Mailboxes | None = None,
@@ -142,15 +143,17 @@ class Membership:
             return
         end = EpochEnd(self.name, epoch, self._wake)
         meeting = self._make_meeting(
-            self.name,
-            self._rank,
-            order.epoch,
-            epoch.writer,
-            epoch.readers,
-            pages.mailboxes,
-            pages.thread_bells,
-            end.error,
-            end.left_waiting,
+            EpochPlace(
+                self.name,
+                self._rank,
+                order.epoch,
+                epoch.writer,
+                epoch.readers,
+                pages.mailboxes,
+                pages.thread_bells,
+                end.error,
+                end.left_waiting,
+            )
         )
         self._epoch, self._end, self._reason = epoch, end, ""
         self._is_reported = self._is_cut = self._is_unfit = False

@@ -166,6 +166,23 @@ class Result:
         return self.array if self._out is None else self._out
 
 
+def given_parts(parts: Any, size: int) -> list[Given]:
+    """Return the arrays of an `all_to_all_v`, one for each rank.
+
+    Raises:
+        InvalidRequest: They are not as many as ranks, or do not go together.
+    """
+    if not isinstance(parts, list | tuple) or len(parts) != size:
+        raise errors.InvalidRequest(f"all_to_all_v takes an array for each of the {size} ranks, in a list")
+    given = [Given(each) for each in parts]
+    first = given[0]
+    if any(not each.shape or each.shape[1:] != first.shape[1:] or each.name != first.name for each in given):
+        raise errors.InvalidRequest(
+            "the arrays of all_to_all_v have one type, and the same lengths but for the first axis"
+        )
+    return given
+
+
 def on_device(x: Any, torch: Any, what: str) -> Any:
     """Return an array as CuPy's, over the same memory; None if it is not on the GPU.
 

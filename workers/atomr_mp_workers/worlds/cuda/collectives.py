@@ -8,10 +8,9 @@ from typing import Any, Final
 import cupy
 import numpy as np
 
-from atomr_mp import errors
 from atomr_mp.protocol.world.collectives import Collective
 from atomr_mp.protocol.world.page import MOST
-from atomr_mp_workers.worlds.cuda.arrays import Given, Result, current_stream
+from atomr_mp_workers.worlds.cuda.arrays import Given, Result, current_stream, given_parts
 from atomr_mp_workers.worlds.cuda.kernels import HALVES
 from atomr_mp_workers.worlds.cuda.layout import GIVES, PAIRED, WANTS
 from atomr_mp_workers.worlds.cuda.meeting import NOWHERE, CudaMeeting, CudaRehearsal
@@ -138,14 +137,8 @@ class CudaCollectives:
 
     def all_to_all_v(self, parts: Sequence[Any]) -> list[Any]:
         """Return the parts of all ranks that are for this one. Waits for their lengths."""
-        if not isinstance(parts, list | tuple) or len(parts) != self._size:
-            raise errors.InvalidRequest(f"all_to_all_v takes an array for each of the {self._size} ranks, in a list")
-        given = [Given(each) for each in parts]
+        given = given_parts(parts, self._size)
         first = given[0]
-        if any(not each.shape or each.shape[1:] != first.shape[1:] or each.name != first.name for each in given):
-            raise errors.InvalidRequest(
-                "the arrays of all_to_all_v have one type, and the same lengths but for the first axis"
-            )
         stream, row = first.stream, int(np.prod(first.shape[1:], dtype=np.int64))
         item = first.array.dtype.itemsize
         # The lengths differ by rank, so a row's size is agreed on with the type, and the lengths are exchanged.

@@ -8,11 +8,11 @@ from typing import Any, Final
 import cupy
 
 from atomr_mp import errors
-from atomr_mp.protocol.world import MemberReader, MemberWriter
 from atomr_mp_workers.worlds.cuda.collectives import CudaCollectives
 from atomr_mp_workers.worlds.cuda.exchange import CudaExchange
 from atomr_mp_workers.worlds.cuda.meeting import CudaMeeting, CudaRehearsal
 from atomr_mp_workers.worlds.cuda.watch import Onlooker
+from atomr_mp_workers.worlds.epoch_place import EpochPlace
 from atomr_mp_workers.worlds.order.files import WorldFiles
 
 _onlooker: Final = Onlooker()
@@ -89,17 +89,6 @@ class CudaEngine:
         """Give all memory back, once the world's thread has ended."""
         self._exchange.close()
 
-    def make_meeting(
-        self,
-        name: str,
-        _rank: int,
-        epoch: int,
-        writer: MemberWriter,
-        readers: Sequence[MemberReader],
-        _mailboxes: object,
-        _bells: object,
-        ended: Callable[[], errors.CollectiveAborted | None],
-        left_waiting: Callable[[int], None],
-    ) -> CudaMeeting:
-        """Return the process's side of an epoch's collectives; see `Meeting`."""
-        return CudaMeeting(name, self._exchange, epoch, writer, readers, ended, left_waiting, _onlooker.look_on)
+    def make_meeting(self, place: EpochPlace) -> CudaMeeting:
+        """Return the process's side of an epoch's collectives."""
+        return CudaMeeting(place, self._exchange, _onlooker.look_on)

@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from atomr_mp import errors
-from atomr_mp.protocol.world import MemberReader, MemberWriter, Signature, WorldPageDamagedError
+from atomr_mp.protocol.world import Signature, WorldPageDamagedError
 from atomr_mp.protocol.world.page import MOST
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.worlds.cuda import layout as places
+from atomr_mp_workers.worlds.epoch_place import EpochPlace
 from atomr_mp_workers.worlds.exchange.call_checks import check_call, differing, in_later_call, place
+from atomr_mp_workers.worlds.exchange.pairs import awaited_in_vain, sent_in_vain
 from atomr_mp_workers.worlds.exchange.signatures import both_sides, in_words
 
 if TYPE_CHECKING:
@@ -30,41 +32,26 @@ class CudaMeeting:
     """One process's side of the collectives of one epoch. Used on the world's thread, except where it says otherwise.
 
     Args:
-        name: The world's name.
+        place: What this process has of the epoch.
         exchange: The process's side of the world; it has joined the epoch.
-        epoch: The epoch.
-        writer: This process's lines, which show where it waits.
-        readers: All ranks' lines, by rank.
-        ended: Returns the error if the epoch is over, by the stop word.
-        left_waiting: Is called with a rank that has ended the gang call without meeting, or whose page is damaged.
         look_on: Has `look` called now and then from now on, until `is_idle`. Any thread.
     """
 
     is_rehearsal: Final = False
 
-    def __init__(
-        self,
-        name: str,
-        exchange: CudaExchange,
-        epoch: int,
-        writer: MemberWriter,
-        readers: Sequence[MemberReader],
-        ended: Callable[[], errors.CollectiveAborted | None],
-        left_waiting: Callable[[int], None],
-        look_on: Callable[[CudaMeeting], None],
-    ) -> None:
-        self.name: Final = name
+    def __init__(self, place: EpochPlace, exchange: CudaExchange, look_on: Callable[[CudaMeeting], None]) -> None:
+        self.name: Final = place.name
         self.rank: Final = exchange.rank
         self.size: Final = exchange.size
-        self.epoch: Final = epoch
+        self.epoch: Final = place.epoch
         self.exchange: Final = exchange
         self.number = 0
         """How many collectives this rank has begun."""
         self._page: Final = exchange.page
-        self._writer: Final = writer
-        self._peers: Final = [(rank, reader) for rank, reader in enumerate(readers) if rank != exchange.rank]
-        self._ended: Final = ended
-        self._left_waiting: Final = left_waiting
+        self._writer: Final = place.writer
+        self._peers: Final = [(rank, reader) for rank, reader in enumerate(place.readers) if rank != exchange.rank]
+        self._ended: Final = place.ended
+        self._left_waiting: Final = place.left_waiting
         self._look_on: Final = look_on
         self._sequence = self._thread = self._mend = 0
         self._method = ""
@@ -309,10 +296,8 @@ def _pairs(theirs: Sequence[int]) -> str:
     rank, pair, other, others = theirs[0] & 0xFFFFFFFF, theirs[0] >> 32, theirs[1] & 0xFFFFFFFF, theirs[1] >> 32
     to, from_ = pair & 0xFFFF, pair >> 16
     if to == other and others >> 16 != rank:
-        received = "nothing" if others >> 16 == NOWHERE else f"from rank {others >> 16}"
-        return f"rank {rank} sends to rank {other}, which receives {received}"
-    sent = "nothing" if others & 0xFFFF == NOWHERE else f"to rank {others & 0xFFFF}"
-    return f"rank {rank} receives from rank {from_}, which sends {sent}"
+        return sent_in_vain(rank, other, others >> 16, NOWHERE)
+    return awaited_in_vain(rank, from_, others & 0xFFFF, NOWHERE)
 
 
 NOWHERE: Final = 0xFFFF

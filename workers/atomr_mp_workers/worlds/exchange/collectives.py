@@ -24,6 +24,7 @@ from atomr_mp_workers.worlds.exchange.arguments import check_rank, part_shape
 from atomr_mp_workers.worlds.exchange.elements import Arithmetic, Array, Make, Target, given
 from atomr_mp_workers.worlds.exchange.meeting import Meeting, Rehearsal
 from atomr_mp_workers.worlds.exchange.operators import check_operator
+from atomr_mp_workers.worlds.exchange.pairs import unmatched
 from atomr_mp_workers.worlds.exchange.signatures import Agreement
 
 SMALL_BYTES: Final = 16 * 2**10
@@ -414,22 +415,9 @@ class Collectives:
         Raises:
             WorldMismatch: They do not go together. All ranks raise it.
         """
-        if isinstance(self._meeting, Rehearsal):
-            return
-        nowhere = self._size
-        for rank, (to, from_) in enumerate(pairs):
-            if to != nowhere and pairs[to][1] != rank:
-                other = pairs[to][1]
-                received = "nothing" if other == nowhere else f"from rank {other}"
-                raise self._meeting.mismatch(
-                    rank if rank != self._rank else to, f"rank {rank} sends to rank {to}, which receives {received}"
-                )
-            if from_ != nowhere and pairs[from_][0] != rank:
-                other = pairs[from_][0]
-                sent = "nothing" if other == nowhere else f"to rank {other}"
-                raise self._meeting.mismatch(
-                    rank if rank != self._rank else from_, f"rank {rank} receives from rank {from_}, which sends {sent}"
-                )
+        found = None if isinstance(self._meeting, Rehearsal) else unmatched(pairs, self._size)
+        if found is not None:
+            raise self._meeting.mismatch(found.rank if found.rank != self._rank else found.other, found.why)
 
 
 def _chunks(count: int, most: int) -> list[tuple[int, int]]:

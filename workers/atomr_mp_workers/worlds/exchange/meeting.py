@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from atomr_mp import errors
-from atomr_mp.protocol.world import MemberReader, MemberWriter, Signature, WorldPageDamagedError
+from atomr_mp.protocol.world import Signature, WorldPageDamagedError
 from atomr_mp.protocol.world.memory import MAILBOX_SLOTS, SLOT_BYTES
 from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.worlds.epoch_place import EpochPlace
 from atomr_mp_workers.worlds.exchange.call_checks import check_call, differing, in_later_call, place
 from atomr_mp_workers.worlds.exchange.signatures import Agreement, both_sides, in_words, sequence_of
 
@@ -29,46 +30,28 @@ class Meeting:
     """One process's side of the collectives of one epoch. Used on the world's thread, except where it says otherwise.
 
     Args:
-        name: The world's name.
-        rank: This process's rank.
-        epoch: The epoch.
-        writer: This process's lines.
-        readers: All ranks' lines, by rank.
-        mailboxes: All ranks' mailboxes, by rank; the own one can be written.
-        bells: The thread bells, by rank: eventfds that do not block.
-        ended: Returns the error if the epoch is over, by the stop word.
-        left_waiting: Is called with a rank that has ended the gang call without meeting, or whose page is damaged.
+        place: What this process has of the epoch.
     """
 
-    def __init__(
-        self,
-        name: str,
-        rank: int,
-        epoch: int,
-        writer: MemberWriter,
-        readers: Sequence[MemberReader],
-        mailboxes: Sequence[memoryview],
-        bells: Sequence[int],
-        ended: Callable[[], errors.CollectiveAborted | None],
-        left_waiting: Callable[[int], None],
-    ) -> None:
-        self.name: Final = name
+    def __init__(self, place: EpochPlace) -> None:
+        rank, readers, bells = place.rank, place.readers, place.bells
+        self.name: Final = place.name
         self.rank: Final = rank
         self.size: Final = len(readers)
-        self.epoch: Final = epoch
+        self.epoch: Final = place.epoch
         self.parts: Final[Sequence[int]] = (rank,)
         """The ranks whose part of a reduction in two steps is computed here."""
-        self.mailboxes: Final = tuple(mailboxes)
+        self.mailboxes: Final = tuple(place.mailboxes)
         self.number = 0
         """Number of the latest collective step that this rank has met."""
-        self._writer: Final = writer
+        self._writer: Final = place.writer
         self._own: Final = readers[rank]
         self._peers: Final = tuple((other, reader) for other, reader in enumerate(readers) if other != rank)
         self._bells: Final = tuple(bells)
         self._bell: Final = bells[rank]
         self._others: Final = tuple(bells[other] for other, _ in self._peers)
-        self._ended: Final = ended
-        self._left_waiting: Final = left_waiting
+        self._ended: Final = place.ended
+        self._left_waiting: Final = place.left_waiting
         self._sequence = self._thread = 0
         self._method = ""
         self._agreement: Agreement | None = None

@@ -14,11 +14,12 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.protocol.world.collectives import Collective
 from atomr_mp.protocol.world.page import MOST, sum_of
-from atomr_mp_workers.worlds.cuda.arrays import Given, Result, current_stream
+from atomr_mp_workers.worlds.cuda.arrays import Given, Result, current_stream, given_parts
 from atomr_mp_workers.worlds.exchange.arguments import check_rank, part_shape
 from atomr_mp_workers.worlds.exchange.collectives import Collectives
 from atomr_mp_workers.worlds.exchange.meeting import Rehearsal
 from atomr_mp_workers.worlds.exchange.operators import check_computes, check_operator, factor_of
+from atomr_mp_workers.worlds.exchange.pairs import unmatched
 from atomr_mp_workers.worlds.exchange.signatures import Agreement
 from atomr_mp_workers.worlds.nccl.arithmetic import ReductionWay, from_wire, is_direct, reduced, to_wire, way_of
 from atomr_mp_workers.worlds.nccl.library import BYTES, NCCL_OPERATORS, TYPES, Piece
@@ -130,14 +131,8 @@ class NcclCollectives:
 
     def all_to_all_v(self, parts: Sequence[Any]) -> list[Any]:
         """Return the parts of all ranks that are for this one. Their lengths are exchanged on the host."""
-        if not isinstance(parts, list | tuple) or len(parts) != self._size:
-            raise errors.InvalidRequest(f"all_to_all_v takes an array for each of the {self._size} ranks, in a list")
-        given = [Given(each) for each in parts]
+        given = given_parts(parts, self._size)
         first = given[0]
-        if any(not each.shape or each.shape[1:] != first.shape[1:] or each.name != first.name for each in given):
-            raise errors.InvalidRequest(
-                "the arrays of all_to_all_v have one type, and the same lengths but for the first axis"
-            )
         row = int(np.prod(first.shape[1:], dtype=np.int64))
         self._meeting.check()
         self._check_stream(first.stream)
@@ -295,17 +290,9 @@ class NcclCollectives:
         Raises:
             WorldMismatch: They do not go together. All ranks raise it.
         """
-        for rank, (to, from_) in enumerate(pairs):
-            if to >= 0 and pairs[to][1] != rank:
-                other = pairs[to][1]
-                received = "nothing" if other < 0 else f"from rank {other}"
-                why = f"rank {rank} sends to rank {to}, which receives {received}"
-                raise self._meeting.mismatch(rank if rank != self._rank else to, why)
-            if from_ >= 0 and pairs[from_][0] != rank:
-                other = pairs[from_][0]
-                sent = "nothing" if other < 0 else f"to rank {other}"
-                why = f"rank {rank} receives from rank {from_}, which sends {sent}"
-                raise self._meeting.mismatch(rank if rank != self._rank else from_, why)
+        found = unmatched(pairs, -1)
+        if found is not None:
+            raise self._meeting.mismatch(found.rank if found.rank != self._rank else found.other, found.why)
 
     def _checked(self, rank: Any, what: str) -> int:
         return check_rank(rank, what, self._meeting.name, self._size)

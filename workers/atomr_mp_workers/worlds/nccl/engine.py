@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.interop.sealed import check_sealed, make_sealed
-from atomr_mp.protocol.world import MemberReader, MemberWriter
+from atomr_mp_workers.worlds.epoch_place import EpochPlace
 from atomr_mp_workers.worlds.exchange.meeting import Rehearsal
 from atomr_mp_workers.worlds.mailboxes import FormingFailedError
 from atomr_mp_workers.worlds.nccl.collectives import NcclCollectives
@@ -171,33 +171,11 @@ class NcclEngine:
                 self._former.append(forming.communicator)
                 threading.Thread(target=_sweep_behind, args=(forming.communicator,), daemon=True).start()
 
-    def make_meeting(
-        self,
-        name: str,
-        rank: int,
-        epoch: int,
-        writer: MemberWriter,
-        readers: Sequence[MemberReader],
-        mailboxes: Sequence[memoryview],
-        bells: Sequence[int],
-        ended: Callable[[], errors.CollectiveAborted | None],
-        left_waiting: Callable[[int], None],
-    ) -> NcclMeeting:
-        """Return the process's side of an epoch's collectives; see `Meeting`."""
+    def make_meeting(self, place: EpochPlace) -> NcclMeeting:
+        """Return the process's side of an epoch's collectives."""
         forming = self._forming
         assert forming is not None
-        return NcclMeeting(
-            name,
-            rank,
-            epoch,
-            writer,
-            readers,
-            mailboxes,
-            bells,
-            ended,
-            left_waiting,
-            lambda: forming.communicator,
-        )
+        return NcclMeeting(place, lambda: forming.communicator)
 
     def close(self) -> None:
         """Give all memory back, once the world's thread has ended; wait for aborts a while. Once is enough."""

@@ -8,12 +8,12 @@ meanwhile, the abort ends the call with anything for a result, and the gang call
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from atomr_mp import errors
-from atomr_mp.protocol.world import MemberReader, MemberWriter
 from atomr_mp_workers.worlds.cuda.watch import Onlooker
+from atomr_mp_workers.worlds.epoch_place import EpochPlace
 from atomr_mp_workers.worlds.exchange.meeting import Meeting
 from atomr_mp_workers.worlds.nccl.captures import leave_captures_alone
 from atomr_mp_workers.worlds.nccl.communicator import Communicator, GateShutError
@@ -26,32 +26,12 @@ class NcclMeeting(Meeting):
     """One process's side of the collectives of one epoch. See `Meeting`.
 
     Args:
-        name: The world's name.
-        rank: This process's rank.
-        epoch: The epoch.
-        writer: This process's lines.
-        readers: All ranks' lines, by rank.
-        mailboxes: All ranks' memory for numbers that they exchange, by rank.
-        bells: The thread bells, by rank.
-        ended: Returns the error if the epoch is over.
-        left_waiting: Is called with a rank that cannot go on in this epoch.
+        place: What this process has of the epoch.
         communicator: Returns the epoch's communicator; None until it is formed.
     """
 
-    def __init__(
-        self,
-        name: str,
-        rank: int,
-        epoch: int,
-        writer: MemberWriter,
-        readers: Sequence[MemberReader],
-        mailboxes: Sequence[memoryview],
-        bells: Sequence[int],
-        ended: Callable[[], errors.CollectiveAborted | None],
-        left_waiting: Callable[[int], None],
-        communicator: Callable[[], Communicator | None],
-    ) -> None:
-        super().__init__(name, rank, epoch, writer, readers, mailboxes, bells, ended, left_waiting)
+    def __init__(self, place: EpochPlace, communicator: Callable[[], Communicator | None]) -> None:
+        super().__init__(place)
         self._communicator: Final = communicator
         self._stream: Any = None
         """The stream that the latest call is on."""
