@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from atomr_mp import errors
 from atomr_mp.client.callers import calling_loop
 from atomr_mp.client.reply import Reply
-from atomr_mp.client.reply_stream import ReplyStream
+from atomr_mp.client.reply_stream import ReplyStream, count_from
 
 
 class CallOrStream:
@@ -98,5 +98,5 @@ class CallOrStream:
                 raise errors.unraised(reply.error)
             reply.cancel()
             stream = self._stream = self._open_stream()
-            stream.count_from(self._called_ns)
+            count_from(stream, self._called_ns)
         return self._stream

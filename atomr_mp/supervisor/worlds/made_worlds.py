@@ -85,7 +85,7 @@ class MadeWorlds:
             return
         lack = self._lack(devices)
         if lack is None:
-            answer(self._made_or_error(session, devices))
+            answer(self._make(session, devices))
         elif not self._frees(devices):
             answer(lack)
         else:
@@ -93,18 +93,13 @@ class MadeWorlds:
             asked = _Asked(session, devices, answer, timer)
             self._asked.append(asked)
 
-    def _made_or_error(self, session: int, devices: Sequence[int]) -> int | errors.AtomrError:
-        try:
-            return self._make(session, devices)
-        except errors.AtomrError as error:
-            return error
-
     def _give_up(self, asked: _Asked) -> None:
         """Answer one for which no place has come."""
         self._asked.remove(asked)
         asked.answer(self._lack(asked.devices) or errors.Overloaded("there was no place for a world in time"))
 
-    def _make(self, session: int, devices: Sequence[int]) -> int:
+    def _make(self, session: int, devices: Sequence[int]) -> int | errors.Overloaded:
+        """Make a world; return its number, or the error if no descriptors are left."""
         self._last = number = self._last + 1
         timeout_s = WorldSettings(devices=list(devices), actors=[]).begin_timeout_s  # its default
         plan = WorldPlan(number, f"made-{number}", list(devices), [], timeout_s, session, self._backend == "cuda")
@@ -113,9 +108,7 @@ class MadeWorlds:
                 plan, functools.partial(self._tell, session), functools.partial(self._freed, number)
             )
         except OSError as error:
-            raise errors.Overloaded(
-                f"the supervisor has no descriptors for one more world: {error.strerror}"
-            ) from error
+            return errors.Overloaded(f"the supervisor has no descriptors for one more world: {error.strerror}")
         self._made[number] = session, keeper
         self._open.add(number)
         keeper.look()
@@ -150,7 +143,7 @@ class MadeWorlds:
             if self._lack(asked.devices) is None:
                 asked.timer.cancel()
                 self._asked.remove(asked)
-                asked.answer(self._made_or_error(asked.session, asked.devices))
+                asked.answer(self._make(asked.session, asked.devices))
 
     def _check(self, session: int, devices: Sequence[int]) -> None:
         missing = [device for device in devices if device >= self._devices]
