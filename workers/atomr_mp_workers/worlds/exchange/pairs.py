@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Unmatched(NamedTuple):
-    """Two ranks of which one sends or receives what the other does not."""
+    """Two ranks that do not go together: one sends or receives, and the other does not."""
 
     rank: int
     other: int
