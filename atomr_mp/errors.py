@@ -20,6 +20,7 @@ __all__ = [
     "BorrowConflict",
     "Cancelled",
     "CollectiveAborted",
+    "CompilationFailed",
     "ConfigurationError",
     "ConnectionLost",
     "ContextPoisoned",
@@ -430,6 +431,23 @@ class NumericalError(RequestError):
     batch: int = -1
     row: int = -1
     undefined: str = ""
+
+
+@dataclass(eq=False)
+class CompilationFailed(RequestError):
+    """Source code was not compiled or linked: it is wrong, or the compiler crashed over it, or took too long.
+
+    Holds: the worker, and all other requests: the compiler has a process of its own for each source.
+    Do: correct what `log` names. Without it, make the source simpler; the message says how the compiler ended.
+
+    Args:
+        signal: The signal that ended the compiler's process ("SIGSEGV"); empty if none did.
+        log: The compiler's messages as "name(line): error: text", without lines of the source.
+    """
+
+    code: ClassVar[str] = "compilation_failed"
+    signal: str = ""
+    log: str = ""
 
 
 @dataclass(eq=False)

@@ -28,6 +28,7 @@ STATUSES: Final[dict[str, int]] = {
     errors.PoisonRequest.code: 422,
     errors.Unsupported.code: 422,
     errors.NumericalError.code: 422,
+    errors.CompilationFailed.code: 422,
     errors.Overloaded.code: 429,
     errors.DeviceUnavailable.code: 503,
     errors.PoolUnreachable.code: 503,

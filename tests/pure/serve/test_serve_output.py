@@ -256,7 +256,7 @@ def test_every_error_is_the_callers_or_is_told(kind: type[errors.AtomrError]) ->
         *(errors.PoolLost, errors.SessionLost, errors.PoolUnreachable, errors.DeviceUnavailable, errors.ConnectionLost),
         *(errors.StaleGeneration, errors.Cancelled, errors.DeadlineExceeded, errors.InternalError),
     }
-    of_callers = {errors.InvalidRequest, errors.PoisonRequest, errors.NumericalError}
+    of_callers = {errors.InvalidRequest, errors.PoisonRequest, errors.NumericalError, errors.CompilationFailed}
     with Captured() as captured:
         RaisedLog("full").note(exchange(1, error), error)
     told = [event["event"] for event in captured.events]

@@ -1,0 +1,63 @@
+"""Takes the messages out of a compiler's log, and leaves the source's lines behind. Pure.
+
+NVRTC shows the line of an error below its message. That line may be of a file that the source has included, which the
+caller may not see. So only lines of the form of a message stay: "name(line): error: text", and those of the assembler
+and the linker, which know no source. The caller has the source, and can show its lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+MAX_LINE_CHARS: Final = 1000
+
+_PLACED: Final = re.compile(
+    r"(?:[^()\x00-\x1f]{1,512}\([0-9]{1,9}\)|At end of source): "
+    r"(?:(?:catastrophic |internal )?error|warning|remark|note|info)\b.*+"
+)
+"""Of the front end. The lines of a source are indented, by two spaces."""
+
+_UNPLACED: Final = re.compile(r"(?:nvrtc|ptxas|nvlink|nvJitLink|libnvvm|libNVVM)\b.*+")
+"""Of the tools behind it."""
+
+
+def messages(log: str, most_chars: int, folders: Iterable[str] = ()) -> str:
+    """Return the messages of a log, one a line.
+
+    Args:
+        log: The compiler's log, of any content.
+        most_chars: Most characters that are returned; the last line says how many messages are left out.
+        folders: The toolkit's own folders, which are left out of names.
+    """
+    kept: list[str] = []
+    left_out, room = 0, most_chars - _NOTE_CHARS
+    heads = [f"{folder.rstrip('/')}/" for folder in folders]
+    for line in log.split("\n"):
+        text = _message(line, heads)
+        if text is None:
+            continue
+        if left_out or len(text) + 1 > room:
+            left_out += 1
+            continue
+        room -= len(text) + 1
+        kept.append(text)
+    if left_out:
+        kept.append(f"[{left_out} more messages]")
+    return "\n".join(kept)
+
+
+def _message(line: str, heads: Iterable[str]) -> str | None:
+    if line[:1].isspace():
+        return None
+    for head in heads:
+        line = line.removeprefix(head)
+    line = line.rstrip()[:MAX_LINE_CHARS]
+    if not (_PLACED.match(line) or _UNPLACED.match(line)):
+        return None
+    return "".join(each if each.isprintable() else "?" for each in line)
+
+
+_NOTE_CHARS: Final = 40
+"""Room for the last line."""
