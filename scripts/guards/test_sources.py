@@ -29,6 +29,7 @@ PROGRAMS: Final = {
     "atomr_mp/supervisor/__main__.py",
     "workers/atomr_mp_workers/boot/import_check.py",
     "workers/atomr_mp_workers/boot/zygote.py",
+    "workers/atomr_mp_workers/compiling/process/__main__.py",
 }
 COMMANDS: Final = {
     "atomr_mp/__main__.py",

@@ -401,7 +401,7 @@ def test_without_a_compiler_the_error_says_how_to_install_it() -> None:
 def test_the_process_has_limits_and_nothing_of_its_workers(
     make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """No descriptor but its pipes, no variable that may hold a secret, the processor only when nobody wants it."""
+    """No descriptor but its pipes, no variable that may hold a secret, the processor only when it is idle."""
     monkeypatch.setenv("ATOMR_MP_SERVE_TOKEN", "secret")
     with (tmp_path / "open").open("wb") as opened:
         os.set_inheritable(opened.fileno(), True)

@@ -233,11 +233,11 @@ def test_any_bytes_are_an_answer_or_a_protocol_error(data: bytes) -> None:
 @in_turn(
     "answer",
     [
-        exchange.Done(b"", {}, ""),
-        exchange.Done(b"1", {"k": ""}, ""),
-        exchange.Done(b"1", {"k": "a\nb"}, ""),
-        exchange.Done(b"1", {"k": "a" * 20000}, ""),
-        exchange.Refused("", "x" * (exchange.MAX_RAW_LOG_CHARS + 1)),
+        exchange.CodeAnswer(b"", {}, ""),
+        exchange.CodeAnswer(b"1", {"k": ""}, ""),
+        exchange.CodeAnswer(b"1", {"k": "a\nb"}, ""),
+        exchange.CodeAnswer(b"1", {"k": "a" * 20000}, ""),
+        exchange.RefusedAnswer("", "x" * (exchange.MAX_RAW_LOG_CHARS + 1)),
     ],
 )
 def test_an_answer_out_of_bounds_is_a_protocol_error(answer: exchange.Answer) -> None:

@@ -1,4 +1,4 @@
-"""Compiles users' CUDA sources where they can harm nobody, and keeps the results on disk.
+"""Compiles users' CUDA sources where they can do no harm, and keeps the results on disk.
 
 A source can end NVRTC's process, keep it busy for ever, and have it read files. So:
 
@@ -16,10 +16,7 @@ A source can end NVRTC's process, keep it busy for ever, and have it read files.
   result depends on, an entry that is not intact is a miss, and one that was being loaded when its worker died is set
   aside.
 
-A caller makes a job (`jobs`), submits it with a deadline, and gets the code, its key and the lowered names:
-
-    compiler = Compiler(toolkits.find(), CodeCache(cache.default_folder()), CompileLimits(), confined=confines())
-    found = compiler.submit(CompileJob(source, "sm_90", names=("scale<float>",)), deadline_s).result()
-    with code_cache.loading(found.key):
-        load(found.code.code)
+A caller makes a job (`jobs`) and submits it with a deadline to a `Compiler`, which it makes of `toolkits.find`, a
+`CodeCache`, `CompileLimits` and the answer of `compiler_process.confines`. The future's result has the code, the
+lowered names and the key; the code is loaded inside `with cache.loading(key)`.
 """

@@ -30,7 +30,7 @@ MAX_BYTES: Final = 2**30
 """How large the folder may grow."""
 
 LEAVE: Final = 0.9
-"""The part of that which eviction leaves."""
+"""The part that eviction leaves."""
 
 ABANDONED_S: Final = 3600.0
 """Age from which a file that is being written has been left behind."""

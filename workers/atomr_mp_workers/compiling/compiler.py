@@ -159,7 +159,7 @@ class Compiler:
         """Do a job in a process; the result is there before the process has been taken down, which may take longer."""
         try:
             process = CompilerProcess(waiting.job, waiting.toolkit, self._limits, confined=self._confined)
-        except OSError as error:
+        except (OSError, errors.ConfigurationError) as error:
             self._end(waiting, errors.Overloaded(f"nothing was compiled: no process could be started for it: {error}"))
             return
         with process:
@@ -183,7 +183,7 @@ class Compiler:
         return None if code is None else Compilation(code, waiting.key, cached=True)
 
     def _drop(self, waiting: _Waiting) -> bool:
-        """End a job that nobody waits for any more; return whether it was one."""
+        """End a job whose deadline has passed, or any if the compiler is closed; return whether it did."""
         error: errors.AtomrError
         if self._closed:
             error = errors.Cancelled("nothing was compiled: the worker ends")

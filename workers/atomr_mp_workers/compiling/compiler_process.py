@@ -11,14 +11,14 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from typing import IO, Final, Self
 
 from atomr_mp import errors
+from atomr_mp.process import interpreter
 from atomr_mp_workers.compiling import exchange, log_lines
 from atomr_mp_workers.compiling.confinement import confinement
-from atomr_mp_workers.compiling.exchange import Answer, Done, Refused, Setup, Unfit
+from atomr_mp_workers.compiling.exchange import Answer, CodeAnswer, RefusedAnswer, Setup, UnfitAnswer
 from atomr_mp_workers.compiling.jobs import MAX_LOG_CHARS, CompiledCode, CompileJob, Job, LinkJob, kind_of
 from atomr_mp_workers.compiling.limits import CompileLimits
 from atomr_mp_workers.compiling.toolkits import Toolkit
@@ -51,6 +51,7 @@ class CompilerProcess:
 
     Raises:
         OSError: The system refused to start it.
+        ConfigurationError: Python does not know its own path.
     """
 
     def __init__(self, job: Job, toolkit: Toolkit, limits: CompileLimits, *, confined: bool) -> None:
@@ -58,7 +59,7 @@ class CompilerProcess:
         self._toolkit: Final = toolkit
         self._limits: Final = limits
         self._popen: Final = subprocess.Popen(
-            [sys.executable, "-P", "-m", MODULE, str(os.getpid())],
+            interpreter.module(MODULE, str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -126,10 +127,10 @@ class CompilerProcess:
         if answer is None:
             raise self._ended(until_s)
         folders = list(map(str, self._toolkit.includes))
-        if isinstance(answer, Unfit):
+        if isinstance(answer, UnfitAnswer):
             raise errors.Unsupported(f"the compiler cannot be used here: {_printable(answer.why)}")
         log = log_lines.messages(answer.log, MAX_LOG_CHARS, folders)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedAnswer):
             raise errors.CompilationFailed(self._refusal(answer.status, log), log=log)
         return CompiledCode(kind_of(self._job), answer.code, answer.lowered, log)
 
@@ -209,7 +210,7 @@ class CompilerProcess:
         """Return the answer, None if there is none.
 
         Raises:
-            CompilationFailed: It is none that the compiler gives.
+            CompilationFailed: The compiler never gives such an answer.
         """
         if not self._answer or self._killed:
             return None
@@ -222,7 +223,7 @@ class CompilerProcess:
         except errors.ProtocolError as error:
             raise self._nonsense(error.message) from error
         names = self._job.names if isinstance(self._job, CompileJob) else ()
-        if isinstance(answer, Done) and answer.lowered.keys() != set(names):
+        if isinstance(answer, CodeAnswer) and answer.lowered.keys() != set(names):
             raise self._nonsense("it has other names")
         return answer
 

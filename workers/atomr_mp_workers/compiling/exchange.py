@@ -19,7 +19,7 @@ MAX_SETUP_BYTES: Final = 2**16
 MAX_JOB_BYTES: Final = MAX_CODE_BYTES + 4 * 2**24
 """More than `jobs.check` admits: a character has up to four bytes."""
 MAX_RAW_LOG_CHARS: Final = 2**20
-"""Of a log before its messages are taken out."""
+"""Bounds a log before its messages are taken out."""
 MAX_ANSWER_BYTES: Final = MAX_CODE_BYTES + 2**25
 
 RawLog = Annotated[str, msgspec.Meta(max_length=MAX_RAW_LOG_CHARS)]
@@ -39,12 +39,12 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     memory_bytes: int
     cpu_s: int
     idle: bool
-    """Whether to run only when nobody else wants the processor."""
+    """Whether to run only on a processor that is idle."""
     confined: bool
     """Whether to give up the reach for files and processes."""
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="done"):
+class CodeAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="done"):
     """The job is done."""
 
     code: Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_CODE_BYTES)]
@@ -52,7 +52,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     log: RawLog
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="refused"):
+class RefusedAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="refused"):
     """The compiler, or the linker, has refused the job."""
 
     status: Annotated[str, msgspec.Meta(max_length=200)]
@@ -60,13 +60,13 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     log: RawLog
 
 
-class Unfit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="unfit"):
+class UnfitAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="unfit"):
     """The process cannot compile at all: a library or a right is missing."""
 
     why: Annotated[str, msgspec.Meta(max_length=2000)]
 
 
-Answer = Done | Refused | Unfit
+Answer = CodeAnswer | RefusedAnswer | UnfitAnswer
 
 SETUP: Final[Codec[Setup]] = Codec(Setup, channel="compiler's")
 JOB: Final[Codec[Job]] = Codec(Job, channel="compiler's")

@@ -23,7 +23,7 @@ MAX_NAMES: Final = 1024
 MAX_NAME_CHARS: Final = 4096
 MAX_INPUTS: Final = 64
 MAX_CODE_BYTES: Final = 64 * 2**20
-"""Of a result, and of all inputs of a link together."""
+"""Bounds a result, and all inputs of a link together."""
 MAX_LOWERED_CHARS: Final = 16384
 MAX_LOG_CHARS: Final = 16384
 
@@ -82,7 +82,7 @@ class LinkJob(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 Job = CompileJob | LinkJob
 
-Lowered = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_LOWERED_CHARS, pattern=r"\A[A-Za-z0-9_$.]+\Z")]
+Lowered = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_LOWERED_CHARS, pattern=r"\A[A-Za-z0-9_$.]++\Z")]
 
 
 class CompiledCode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -101,7 +101,7 @@ def check(job: Job) -> Job:
 
     Raises:
         InvalidRequest: It is wrong, or too large.
-        Unsupported: An option is not one of those that are allowed.
+        Unsupported: An option is not allowed.
     """
     if not ARCHITECTURE.fullmatch(job.architecture):
         raise _wrong(f"architecture {job.architecture!r:.100} is not a name such as 'sm_90', 'sm_90a' or 'compute_90'")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 WALL_FACTOR: Final = 10
-"""How often the processor time a job may take by the clock: it runs only when nobody else wants the processor."""
+"""How often the processor time a job may take by the clock: it runs only on an idle processor."""
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ _PLACED: Final = re.compile(
     r"(?:[^()\x00-\x1f]{1,512}\([0-9]{1,9}\)|At end of source): "
     r"(?:(?:catastrophic |internal )?error|warning|remark|note|info)\b.*+"
 )
-"""Of the front end. The lines of a source are indented, by two spaces."""
+"""Matches a line of the front end. The lines of a source are indented, by two spaces."""
 
 _UNPLACED: Final = re.compile(r"(?:nvrtc|ptxas|nvlink|nvJitLink|libnvvm|libNVVM)\b.*+")
-"""Of the tools behind it."""
+"""Matches a line of the tools behind it."""
 
 
 def messages(log: str, most_chars: int, folders: Iterable[str] = ()) -> str:

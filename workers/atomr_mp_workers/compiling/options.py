@@ -16,7 +16,7 @@ MAX_OPTIONS: Final = 256
 MAX_OPTION_CHARS: Final = 4096
 
 
-class Form(NamedTuple):
+class OptionForm(NamedTuple):
     """An option: its canonical name, and its values."""
 
     name: str
@@ -35,7 +35,7 @@ class AllowList:
         others: Names of options that are refused, with the reason.
     """
 
-    def __init__(self, tool: str, forms: Mapping[str, Form], others: Mapping[str, str]) -> None:
+    def __init__(self, tool: str, forms: Mapping[str, OptionForm], others: Mapping[str, str]) -> None:
         self._tool: Final = tool
         self._forms: Final = forms
         self._others: Final = others
@@ -87,7 +87,7 @@ def _joined(option: str) -> tuple[str, str] | None:
 
 
 _BOOL: Final = (re.compile(r"true|false"), "true or false")
-_NUMBERS: Final = (re.compile(r"[0-9]{1,6}(?:,[0-9]{1,6}){0,63}"), "numbers of messages, separated by commas")
+_NUMBERS: Final = (re.compile(r"[0-9]{1,6}+(?:,[0-9]{1,6}+){0,63}+"), "numbers of messages, separated by commas")
 _REGISTERS: Final = (re.compile(r"[0-9]{1,3}"), "a number of registers")
 _PTXAS: Final = (
     re.compile(
@@ -110,34 +110,34 @@ _ASKED: Final = "name it as `architecture`"
 COMPILING: Final = AllowList(
     "NVRTC",
     {
-        **dict.fromkeys(("G", "device-debug"), Form("--device-debug")),
-        **dict.fromkeys(("lineinfo", "generate-line-info"), Form("--generate-line-info")),
-        **dict.fromkeys(("rdc", "relocatable-device-code"), Form("--relocatable-device-code", *_BOOL)),
-        **dict.fromkeys(("ewp", "extensible-whole-program"), Form("--extensible-whole-program")),
-        **dict.fromkeys(("Xptxas", "ptxas-options"), Form("--ptxas-options", *_PTXAS)),
-        "maxrregcount": Form("--maxrregcount", *_REGISTERS),
-        "ftz": Form("--ftz", *_BOOL),
-        "prec-sqrt": Form("--prec-sqrt", *_BOOL),
-        "prec-div": Form("--prec-div", *_BOOL),
-        "fmad": Form("--fmad", *_BOOL),
-        "use_fast_math": Form("--use_fast_math"),
-        "extra-device-vectorization": Form("--extra-device-vectorization"),
-        **dict.fromkeys(("D", "define-macro"), Form("--define-macro", *_MACRO)),
-        **dict.fromkeys(("U", "undefine-macro"), Form("--undefine-macro", *_IDENTIFIER)),
-        "std": Form("--std", re.compile(r"c\+\+(?:11|14|17|20)"), "c++11, c++14, c++17 or c++20"),
-        "builtin-move-forward": Form("--builtin-move-forward", *_BOOL),
-        "builtin-initializer-list": Form("--builtin-initializer-list", *_BOOL),
-        **dict.fromkeys(("w", "disable-warnings"), Form("--disable-warnings")),
-        "restrict": Form("--restrict"),
+        **dict.fromkeys(("G", "device-debug"), OptionForm("--device-debug")),
+        **dict.fromkeys(("lineinfo", "generate-line-info"), OptionForm("--generate-line-info")),
+        **dict.fromkeys(("rdc", "relocatable-device-code"), OptionForm("--relocatable-device-code", *_BOOL)),
+        **dict.fromkeys(("ewp", "extensible-whole-program"), OptionForm("--extensible-whole-program")),
+        **dict.fromkeys(("Xptxas", "ptxas-options"), OptionForm("--ptxas-options", *_PTXAS)),
+        "maxrregcount": OptionForm("--maxrregcount", *_REGISTERS),
+        "ftz": OptionForm("--ftz", *_BOOL),
+        "prec-sqrt": OptionForm("--prec-sqrt", *_BOOL),
+        "prec-div": OptionForm("--prec-div", *_BOOL),
+        "fmad": OptionForm("--fmad", *_BOOL),
+        "use_fast_math": OptionForm("--use_fast_math"),
+        "extra-device-vectorization": OptionForm("--extra-device-vectorization"),
+        **dict.fromkeys(("D", "define-macro"), OptionForm("--define-macro", *_MACRO)),
+        **dict.fromkeys(("U", "undefine-macro"), OptionForm("--undefine-macro", *_IDENTIFIER)),
+        "std": OptionForm("--std", re.compile(r"c\+\+(?:11|14|17|20)"), "c++11, c++14, c++17 or c++20"),
+        "builtin-move-forward": OptionForm("--builtin-move-forward", *_BOOL),
+        "builtin-initializer-list": OptionForm("--builtin-initializer-list", *_BOOL),
+        **dict.fromkeys(("w", "disable-warnings"), OptionForm("--disable-warnings")),
+        "restrict": OptionForm("--restrict"),
         **dict.fromkeys(
-            ("default-device", "device-as-default-execution-space"), Form("--device-as-default-execution-space")
+            ("default-device", "device-as-default-execution-space"), OptionForm("--device-as-default-execution-space")
         ),
-        "device-int128": Form("--device-int128"),
-        **dict.fromkeys(("err-no", "display-error-number"), Form("--display-error-number")),
-        **dict.fromkeys(("no-err-no", "no-display-error-number"), Form("--no-display-error-number")),
-        "diag-error": Form("--diag-error", *_NUMBERS),
-        "diag-suppress": Form("--diag-suppress", *_NUMBERS),
-        "diag-warn": Form("--diag-warn", *_NUMBERS),
+        "device-int128": OptionForm("--device-int128"),
+        **dict.fromkeys(("err-no", "display-error-number"), OptionForm("--display-error-number")),
+        **dict.fromkeys(("no-err-no", "no-display-error-number"), OptionForm("--no-display-error-number")),
+        "diag-error": OptionForm("--diag-error", *_NUMBERS),
+        "diag-suppress": OptionForm("--diag-suppress", *_NUMBERS),
+        "diag-warn": OptionForm("--diag-warn", *_NUMBERS),
     },
     {
         **dict.fromkeys(("I", "include-path", "include", "pre-include"), _SENT),
@@ -152,18 +152,18 @@ COMPILING: Final = AllowList(
 LINKING: Final = AllowList(
     "nvJitLink",
     {
-        "g": Form("-g"),
-        "lineinfo": Form("-lineinfo"),
-        "O": Form("-O", *_LEVEL),
-        "maxrregcount": Form("-maxrregcount", *_REGISTERS),
-        "ftz": Form("-ftz", *_BOOL),
-        "prec-div": Form("-prec-div", *_BOOL),
-        "prec-sqrt": Form("-prec-sqrt", *_BOOL),
-        "fma": Form("-fma", *_BOOL),
-        "kernels-used": Form("-kernels-used", *_SYMBOLS),
-        "variables-used": Form("-variables-used", *_SYMBOLS),
-        "optimize-unused-variables": Form("-optimize-unused-variables"),
-        "Xptxas": Form("-Xptxas", *_PTXAS),
+        "g": OptionForm("-g"),
+        "lineinfo": OptionForm("-lineinfo"),
+        "O": OptionForm("-O", *_LEVEL),
+        "maxrregcount": OptionForm("-maxrregcount", *_REGISTERS),
+        "ftz": OptionForm("-ftz", *_BOOL),
+        "prec-div": OptionForm("-prec-div", *_BOOL),
+        "prec-sqrt": OptionForm("-prec-sqrt", *_BOOL),
+        "fma": OptionForm("-fma", *_BOOL),
+        "kernels-used": OptionForm("-kernels-used", *_SYMBOLS),
+        "variables-used": OptionForm("-variables-used", *_SYMBOLS),
+        "optimize-unused-variables": OptionForm("-optimize-unused-variables"),
+        "Xptxas": OptionForm("-Xptxas", *_PTXAS),
     },
     {"arch": _ASKED, "lto": "it is set if an input is LTO-IR", "ptx": "a link makes a CUBIN"},
 )

@@ -46,7 +46,7 @@ class Toolkit:
     digest: str
 
 
-def find(most: int = MAJORS[0], places: Iterable[Place] | None = None) -> Toolkit | None:
+def find(most: int = MAJORS[0], places: Iterable[ToolkitPlace] | None = None) -> Toolkit | None:
     """Return the toolkit of the latest major version of CUDA, None if none is installed.
 
     Args:
@@ -65,7 +65,7 @@ def find(most: int = MAJORS[0], places: Iterable[Place] | None = None) -> Toolki
 
 
 @dataclass(frozen=True)
-class Place:
+class ToolkitPlace:
     """Where a toolkit, or a part of it, may be.
 
     Attributes:
@@ -77,7 +77,7 @@ class Place:
     includes: tuple[tuple[Path, ...], ...]
 
 
-def all_places() -> Iterator[Place]:
+def all_places() -> Iterator[ToolkitPlace]:
     """Yield the places to look at, the preferred first."""
     for entry in sys.path:
         root = Path(entry, "nvidia")
@@ -89,9 +89,9 @@ def all_places() -> Iterator[Place]:
     yield installed_at(Path("/usr/local/cuda"))
 
 
-def wheels_of(root: Path) -> Place:
+def wheels_of(root: Path) -> ToolkitPlace:
     """Return the place of NVIDIA's wheels, below a folder `nvidia`: for CUDA 12 each has its own folder."""
-    return Place(
+    return ToolkitPlace(
         (root / "cu13/lib", root / "cuda_nvrtc/lib", root / "nvjitlink/lib"),
         (
             (root / "cu13/include", root / "cu13/include/cccl"),
@@ -100,12 +100,12 @@ def wheels_of(root: Path) -> Place:
     )
 
 
-def installed_at(root: Path) -> Place:
+def installed_at(root: Path) -> ToolkitPlace:
     """Return the place of a toolkit that is installed as a whole."""
-    return Place((root / "lib64", root / "lib"), ((root / "include", root / "include/cccl"),))
+    return ToolkitPlace((root / "lib64", root / "lib"), ((root / "include", root / "include/cccl"),))
 
 
-def _in_place(place: Place, major: int, others: Iterable[Place]) -> Toolkit | None:
+def _in_place(place: ToolkitPlace, major: int, others: Iterable[ToolkitPlace]) -> Toolkit | None:
     """Return the toolkit whose NVRTC is in a place; its other parts may be in other places."""
     nvrtc = _library([place], f"libnvrtc.so.{major}")
     if nvrtc is None:
@@ -120,7 +120,7 @@ def _in_place(place: Place, major: int, others: Iterable[Place]) -> Toolkit | No
     return Toolkit(version, nvrtc, path, nvjitlink, includes, _digest(libraries, includes))
 
 
-def _library(places: Iterable[Place], name: str) -> Path | None:
+def _library(places: Iterable[ToolkitPlace], name: str) -> Path | None:
     for place in places:
         for folder in place.libraries:
             if (folder / name).is_file():
@@ -137,7 +137,7 @@ def _builtins(folder: Path, major: int) -> tuple[Path, tuple[int, int]] | None:
     return None
 
 
-def _includes(place: Place, major: int) -> tuple[Path, ...]:
+def _includes(place: ToolkitPlace, major: int) -> tuple[Path, ...]:
     """Return a place's folders of headers if they are of this major version, else none."""
     for runtime, *others in place.includes:
         if _headers_major(runtime) == major:

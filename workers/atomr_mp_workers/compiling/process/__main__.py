@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from atomr_mp import output
 from atomr_mp_workers.compiling import exchange
-from atomr_mp_workers.compiling.exchange import Answer, Setup, Unfit
+from atomr_mp_workers.compiling.exchange import Answer, Setup, UnfitAnswer
 from atomr_mp_workers.compiling.jobs import CompileJob, LinkJob
 from atomr_mp_workers.compiling.process import landlock, own_limits, seccomp
 from atomr_mp_workers.compiling.process.nvjitlink import NvJitLink
@@ -23,11 +24,12 @@ def main() -> NoReturn:
     """Do one job, and end without what Python or a library does at its end."""
     own_limits.die_with(int(sys.argv[1]))
     answers = os.dup(1)
+    output.protect()
     os.dup2(2, 1)  # whatever a library prints is no answer
     try:
         answer = _work()
     except (OSError, AttributeError) as error:  # of a library that cannot be loaded, or has no such function
-        answer = Unfit(f"{type(error).__name__}: {error}"[:2000])
+        answer = UnfitAnswer(f"{type(error).__name__}: {error}"[:2000])
     message = memoryview(exchange.framed(exchange.ANSWER.encode(answer)))
     while message:
         message = message[os.write(answers, message) :]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final
 
-from atomr_mp_workers.compiling.exchange import MAX_RAW_LOG_CHARS, Done, Refused
+from atomr_mp_workers.compiling.exchange import MAX_RAW_LOG_CHARS, CodeAnswer, RefusedAnswer
 from atomr_mp_workers.compiling.jobs import MAX_CODE_BYTES, CodeKind, LinkJob
 
 _INPUTS: Final = {CodeKind.CUBIN: 1, CodeKind.PTX: 2, CodeKind.LTOIR: 3}
@@ -36,7 +36,7 @@ class NvJitLink:
         self._library: Final = ctypes.CDLL(path)
         self._suffix: Final = f"_{major}_0"
 
-    def link(self, job: LinkJob) -> Done | Refused:
+    def link(self, job: LinkJob) -> CodeAnswer | RefusedAnswer:
         """Link codes, in this thread; they are as little to be trusted as sources."""
         options = [f"-arch={job.architecture}", *job.options]
         if any(each.kind is CodeKind.LTOIR for each in job.inputs):
@@ -46,7 +46,7 @@ class NvJitLink:
         array = (ctypes.c_char_p * len(encoded))(*encoded)
         status = self._call("Create", ctypes.byref(handle), ctypes.c_uint32(len(encoded)), array)
         if not handle.value:
-            return Refused(_name(status), "")
+            return RefusedAnswer(_name(status), "")
         for each in job.inputs:
             # PTX is text, which ends with a NUL.
             data = each.code + b"\0" if each.kind is CodeKind.PTX else each.code
@@ -55,14 +55,14 @@ class NvJitLink:
         status = status or self._call("Complete", handle)
         log = "\n".join([self._log(handle, "ErrorLog"), self._log(handle, "InfoLog")]).strip("\n")
         if status:
-            return Refused(_name(status), log)
+            return RefusedAnswer(_name(status), log)
         length = ctypes.c_size_t()
         status = self._call("GetLinkedCubinSize", handle, ctypes.byref(length))
         if status or not 0 < length.value <= MAX_CODE_BYTES:
-            return Refused(_name(status) if status else f"a code of {length.value} bytes", log)
+            return RefusedAnswer(_name(status) if status else f"a code of {length.value} bytes", log)
         code = ctypes.create_string_buffer(length.value)
         status = self._call("GetLinkedCubin", handle, code)
-        return Refused(_name(status), log) if status else Done(code.raw, {}, log)
+        return RefusedAnswer(_name(status), log) if status else CodeAnswer(code.raw, {}, log)
 
     def _call(self, name: str, *arguments: Any) -> int:
         result: int = getattr(self._library, f"__nvJitLink{name}{self._suffix}")(*arguments)

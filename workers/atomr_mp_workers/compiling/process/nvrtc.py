@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Iterable
 from typing import Any, Final
 
-from atomr_mp_workers.compiling.exchange import MAX_RAW_LOG_CHARS, Done, Refused
+from atomr_mp_workers.compiling.exchange import MAX_RAW_LOG_CHARS, CodeAnswer, RefusedAnswer
 from atomr_mp_workers.compiling.jobs import MAX_CODE_BYTES, CodeKind, CompileJob
 
 _GETTERS: Final = {
@@ -36,7 +36,7 @@ class Nvrtc:
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
         self._library.nvrtcGetErrorString.argtypes = [ctypes.c_int]
 
-    def compile(self, job: CompileJob, includes: Iterable[str]) -> Done | Refused:
+    def compile(self, job: CompileJob, includes: Iterable[str]) -> CodeAnswer | RefusedAnswer:
         """Compile a source, in this thread; it may end the process, or take for ever.
 
         Args:
@@ -60,17 +60,17 @@ class Nvrtc:
         status = status or self._library.nvrtcCompileProgram(program, len(options), _texts(options))
         log = self._log(program)
         if status:
-            return Refused(self._name(status), log)
+            return RefusedAnswer(self._name(status), log)
         size, get = _GETTERS[job.kind]
         length = ctypes.c_size_t()
         status = getattr(self._library, size)(program, ctypes.byref(length))
         if status or not 0 < length.value <= MAX_CODE_BYTES:
-            return Refused(self._name(status) if status else f"a code of {length.value} bytes", log)
+            return RefusedAnswer(self._name(status) if status else f"a code of {length.value} bytes", log)
         code = ctypes.create_string_buffer(length.value)
         status = getattr(self._library, get)(program, code)
         if status:
-            return Refused(self._name(status), log)
-        return Done(code.raw, {name: self._lowered(program, name) for name in job.names}, log)
+            return RefusedAnswer(self._name(status), log)
+        return CodeAnswer(code.raw, {name: self._lowered(program, name) for name in job.names}, log)
 
     def _name(self, status: int) -> str:
         told: bytes = self._library.nvrtcGetErrorString(status)
