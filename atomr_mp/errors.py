@@ -40,6 +40,7 @@ __all__ = [
     "InvalidRequest",
     "JournalDamaged",
     "JournalMismatch",
+    "KernelsForbidden",
     "LibraryError",
     "NotAuthorized",
     "NotPicklable",
@@ -448,6 +449,16 @@ class CompilationFailed(RequestError):
     code: ClassVar[str] = "compilation_failed"
     signal: str = ""
     log: str = ""
+
+
+class KernelsForbidden(RequestError):
+    """This client may not compile, load or launch kernels of its own: a kernel can touch all memory of its worker.
+
+    Holds: nothing ran.
+    Do: call from the pool's own machine; or start the pool with another `kernels` setting, as the message says.
+    """
+
+    code: ClassVar[str] = "kernels_forbidden"
 
 
 @dataclass(eq=False)

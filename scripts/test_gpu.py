@@ -35,6 +35,7 @@ SHARED: Final = {
         "tests.contract.memory.test_large_arrays::",
         "tests.gpu.test_memory_cuda::",
     ),
+    "kernels": ("tests.contract.libraries.test_kernels::", "tests.gpu.test_kernels_cuda::"),
     "program": ("tests.contract.libraries.test_program::", "tests.gpu.test_program_cuda::"),
 }
 """Tests of libraries whose requests are no cases of their own."""

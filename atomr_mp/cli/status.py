@@ -173,6 +173,13 @@ def _print(shown: dict[str, Any]) -> None:
     sys.stdout.write(capture.get())
 
 
+_KERNELS: Final = {
+    "all": ("all clients, remote ones too, may launch kernels of their own",),
+    "off": ("no client may launch kernels of its own",),
+}
+"""What is shown of `kernels` where it is not the default."""
+
+
 def _render(shown: dict[str, Any], console: Console) -> None:
     from rich.markup import escape
 
@@ -192,7 +199,7 @@ def _render(shown: dict[str, Any], console: Console) -> None:
     for device in shown["devices"]:
         for line in _remarks(device):
             console.print(f"{title(device)}{escape(line)}")
-    for line in _link_lines(shown["gpu_links"]):
+    for line in (*_KERNELS.get(shown["kernels"], ()), *_link_lines(shown["gpu_links"])):
         console.print(line, highlight=False, markup=False)
     for world in shown["worlds"]:
         console.print(_world_line(world), highlight=False, markup=False)

@@ -144,6 +144,8 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """Reply of threads that wait for more than the answer; done when something has happened."""
     finish: Callable[[Any], Any] | None = None
     """Makes the result from the value that the worker has sent."""
+    explain: Callable[[errors.AtomrError], None] | None = None
+    """Adds to an error what only the caller knows, each time that somebody asks for it."""
     ran_at: tuple[tuple[int, int], ...] = ()
     """The devices and incarnations that have ended while it ran there."""
     gang: Gang | None = None
@@ -202,6 +204,8 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         if not self.is_over:
             self.lane.wait(self, timeout_s)
         if self.error is not None:
+            if self.explain is not None:
+                self.explain(self.error)
             raise errors.unraised(self.error)
         if self.leases is None:
             found = decode(self.body, self.frames)
@@ -216,6 +220,8 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
             timeout_s = amounts.duration("timeout_s", timeout_s, zero=True)
         if not self.is_over:
             self.lane.wait(self, timeout_s)
+        if self.error is not None and self.explain is not None:
+            self.explain(self.error)
         return self.error
 
     def cancel(self) -> None:

@@ -28,7 +28,7 @@ from atomr_mp.protocol import dtypes, values
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries import DECLARED
+from atomr_mp.protocol.libraries import STEPS
 from atomr_mp.protocol.libraries import program as messages
 from atomr_mp.protocol.libraries.coverage import first_reads
 from atomr_mp.protocol.libraries.world import WORLD
@@ -98,7 +98,7 @@ class Program:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"a program has no {name!r}")
-        there = (*DECLARED, WORLD) if self._recording.ranks else DECLARED
+        there = (*STEPS, WORLD) if self._recording.ranks else STEPS
         if name not in there:
             hint = ": a program of a world has collectives (`MadeWorld.program`)" if name == WORLD else ""
             raise AttributeError(f"a program has no {name!r}{hint}; its libraries are: {', '.join(there)}")

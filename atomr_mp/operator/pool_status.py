@@ -244,6 +244,8 @@ class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     worlds: list[WorldStatus] = msgspec.field(default_factory=list)
     gpu_links: list[GpuLinkStatus] = msgspec.field(default_factory=list)
     """As far as the driver tells it."""
+    kernels: str | None = None
+    """Clients that may compile and launch kernels of their own: `local`, `all` or `off`."""
 
 
 LOST: Final = "workers' output and events are lost; calls go on"
@@ -287,6 +289,7 @@ def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> Poo
         gpu_links=[
             GpuLinkStatus(gpus=[each.gpu, each.other], access=each.access, nvlink=each.nvlink) for each in answer.links
         ],
+        kernels=answer.kernels,
     )
 
 

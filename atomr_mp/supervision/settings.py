@@ -8,6 +8,7 @@ import msgspec
 
 from atomr_mp.protocol.codec import MAX_DEVICES, MAX_WEIGHT
 from atomr_mp.protocol.flow.flight import Window
+from atomr_mp.protocol.messages.rights import KernelsFor
 from atomr_mp.protocol.raised import LogErrors
 
 Backend = Literal["auto", "cuda", "host"]
@@ -150,6 +151,9 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_suspicions: Annotated[int, msgspec.Meta(ge=0)] = 2
     """How many workers may end from inside while the same request ran, before it is refused (`PoisonRequest`). 0: no
     request is refused or run alone."""
+    kernels: KernelsFor = "local"
+    """Clients that may compile, load and launch kernels of their own, which can touch all memory of a worker: "local",
+    those of the pool's own machine; "all", remote ones too; "off", none."""
     threads_per_worker: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
     """Threads that OpenMP, MKL and OpenBLAS have in a worker, by OMP_NUM_THREADS and the like; variables that are set
     already hold. 0: on the host backend the cores divided by the number of workers; on GPUs as many as they like."""

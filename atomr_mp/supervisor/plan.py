@@ -24,7 +24,7 @@ OTHER_THREADS: Final = ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 FIXED: Final = (
     *("pool", "window_requests", "window_bytes", "max_streams", "log_max_bytes", "cgroups", "metrics", "standby"),
-    *("standby_starts", "max_replays", "max_suspicions", "max_weight", "worlds"),
+    *("standby_starts", "max_replays", "max_suspicions", "max_weight", "worlds", "kernels"),
     *("listen", "keys_dir", "insecure", "remote_grace_s", "remote_sessions", "remote_bytes"),
 )
 """Settings that the supervisor or the clients hold: a running pool keeps them."""

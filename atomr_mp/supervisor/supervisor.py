@@ -416,6 +416,7 @@ class Supervisor:
             unwritable="" if trouble is None else str(trouble),
             unwritable_since=0.0 if trouble is None else trouble.since,
             reloading=self._reload is not None,
+            kernels=self._plan.settings.kernels,
         )
 
     def _read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:

@@ -1,8 +1,8 @@
 """The code that runs inside a device's process, and the base class for users' actors.
 
 An actor's module imports from here: `Actor`, `method`, `Batch`, `by_shape` and `Steps` for methods that
-take many requests at a time, and for annotations `Context`, `DeviceArray`, `Live`, `LiveStream`, `OwnWorld` and
-`UploadedFile`.
+take many requests at a time, `host_kernel` for functions in place of kernels, and for annotations `Context`,
+`DeviceArray`, `Live`, `LiveStream`, `OwnWorld` and `UploadedFile`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from atomr_mp_workers.actor import Actor, Batch, Context, Steps, by_shape, method
+    from atomr_mp_workers.host_kernels import host_kernel
     from atomr_mp_workers.live import Live, LiveStream
     from atomr_mp_workers.memory.arrays import DeviceArray
     from atomr_mp_workers.uploaded_file import UploadedFile
@@ -27,6 +28,7 @@ __all__ = [
     "Steps",
     "UploadedFile",
     "by_shape",
+    "host_kernel",
     "method",
 ]
 
@@ -36,6 +38,7 @@ _MODULES = {
     "LiveStream": "live",
     "OwnWorld": "worlds.exchange.world",
     "UploadedFile": "uploaded_file",
+    "host_kernel": "host_kernels",
 }
 """Modules of the names that are not in `actor`."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 
 from atomr_mp.protocol.libraries.base import LibraryRequest, requests_in
-from atomr_mp.protocol.library_names import DECLARED, LIBRARIES
+from atomr_mp.protocol.library_names import DECLARED, LIBRARIES, STEPS
 
-__all__ = ["DECLARED", "LIBRARIES", "requests_of"]
+__all__ = ["DECLARED", "LIBRARIES", "STEPS", "requests_of"]
 
 
 def requests_of(library: str) -> dict[str, type[LibraryRequest]]:

@@ -161,6 +161,8 @@ class SessionOpened(Message, frozen=True, tag="session_opened"):
     """Whether errors show it tracebacks."""
     relayed: bool = False
     """Whether what it sends comes through a relay, which may stand still for a while."""
+    no_kernels: Annotated[str, msgspec.Meta(max_length=400)] = ""
+    """Why it may not compile, load or launch kernels of its own; empty if it may."""
 
 
 class SessionEnded(Message, frozen=True, tag="session_ended"):

@@ -391,6 +391,8 @@ class Status(Message, frozen=True, tag="status"):
     """The same time, in seconds since 1970; 0 if all can."""
     reloading: bool = False
     """Whether the pool is being reloaded."""
+    kernels: Name = "local"
+    """Clients that may use kernels of their own: `local`, `all` or `off`."""
 
     @property
     def unanswered(self) -> int:

@@ -1,11 +1,11 @@
-"""Rights of remote clients: the messages that they may send, and what errors show them. Pure.
+"""Rights of remote clients: the messages that they may send, what errors show them, and kernels. Pure.
 
 The supervisor asks for each message of such a session; sessions of its own machine may say and see everything.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, assert_never
+from typing import Any, Final, Literal, TypeVar, assert_never
 
 import msgspec
 
@@ -14,6 +14,25 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import operators, session, suspects
 
 T = TypeVar("T")
+
+KernelsFor = Literal["off", "local", "all"]
+"""Clients that may use kernels of their own, see `PoolSettings.kernels`."""
+
+_REFUSED: Final = {
+    ("off", False): "the pool was started with kernels = 'off'",
+    ("off", True): "the pool was started with kernels = 'off'",
+    ("local", True): "the pool lets clients of its own machine alone use them (kernels = 'local'; 'all' lets this one)",
+}
+
+
+def kernels_refusal(setting: KernelsFor, *, remote: bool) -> str:
+    """Return why a client may not compile, load or launch kernels of its own; empty if it may.
+
+    Args:
+        setting: The pool's `kernels`.
+        remote: Whether the client is on another machine.
+    """
+    return _REFUSED.get((setting, remote), "")
 
 
 def refusal_of(message: session.FromClient, origin: session.RemoteOrigin) -> session.Answer | None:

@@ -18,7 +18,7 @@ from atomr_mp.protocol.codec import VERSION, ErrorInfo, clip
 from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.messages import control, operators, session, suspects
 from atomr_mp.protocol.messages.devices import ActorInfo, WorldInfo
-from atomr_mp.protocol.messages.rights import refusal_of, without_tracebacks
+from atomr_mp.protocol.messages.rights import kernels_refusal, refusal_of, without_tracebacks
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.actor_homes import actors_of_pool
 from atomr_mp.supervision.reclaim import Worker
@@ -293,7 +293,7 @@ class Sessions:
         """Yield the messages that introduce every client to a device's worker; the descriptors are the receiver's."""
         for each in list(self._sessions.values()):
             if each.may_call:
-                yield _introduction(each), None
+                yield self._introduction(each), None
                 if each.away:
                     yield control.SessionAway(each.number, away=True), None
                 yield from self._slabs.introductions(each.number, device)
@@ -522,7 +522,21 @@ class Sessions:
         self._send(each, self._welcome_of(each))
         if each.may_call and not (each.closed or each.peer.gone):  # else workers need not know it
             for worker in workers_of(self._devices):
-                worker.tell(_introduction(each))
+                worker.tell(self._introduction(each))
+
+    def _introduction(self, each: ClientSession) -> control.SessionOpened:
+        return control.SessionOpened(
+            each.number,
+            each.session,
+            each.secret,
+            each.shared_memory,
+            each.weight,
+            each.key,
+            each.peer.credentials.pid,
+            tracebacks=each.sees_tracebacks,
+            relayed=each.origin is not None,
+            no_kernels=kernels_refusal(self._plan.settings.kernels, remote=each.origin is not None),
+        )
 
     def _welcome_of(self, each: ClientSession) -> session.Welcome:
         return session.Welcome(
@@ -683,20 +697,6 @@ def _cancel_hello_timer(each: ClientSession) -> None:
     if each.hello_timer is not None:
         each.hello_timer.cancel()
         each.hello_timer = None  # the timer holds the session
-
-
-def _introduction(each: ClientSession) -> control.SessionOpened:
-    return control.SessionOpened(
-        each.number,
-        each.session,
-        each.secret,
-        each.shared_memory,
-        each.weight,
-        each.key,
-        each.peer.credentials.pid,
-        tracebacks=each.sees_tracebacks,
-        relayed=each.origin is not None,
-    )
 
 
 def _noted(each: ClientSession, fault: Exception) -> errors.InternalError:

@@ -44,6 +44,7 @@ FIRST: Final[dict[str, Callable[[atomr_mp.Device], Any]]] = {
     "sparse": lambda device: device.sparse.csr(tuple(map(device.put, ([1.0], [0], [0, 1]))), (1, 1)),
     "tensor": _on_square(lambda device, a: device.tensor.einsum("ij,jk->ik", a, a)),
     "program": _program,
+    "kernels": lambda device: device.kernels.compile('extern "C" __global__ void k() {}').result(DEADLINE_S),
 }
 """A request of each library; that of memory comes first, since the others need it."""
 

@@ -52,7 +52,7 @@ def test_every_setting_can_be_given_in_the_environment(field: str) -> None:
     """The variable is its name in capital letters. A value of another type is an error that names the variable."""
     value = getattr(PoolSettings(), field)
     known = {"backend": "host", "completion": "polled", "standby": "hot", "log_errors": "type", "workers_per_gpu": "7"}
-    known["threads_per_worker"] = "7"
+    known |= {"threads_per_worker": "7", "kernels": "all"}
     text = known.get(field) or TEXTS.get("list[str]" if isinstance(value, list) else type(value).__name__, "text")
     found = gather(None, {}, {f"ATOMR_MP_{field.upper()}": text})
     assert found.sources[field] == "environment"

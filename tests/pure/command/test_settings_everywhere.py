@@ -76,6 +76,7 @@ OTHER: Final[dict[str, Any]] = {
     "resident_max_bytes": 1,
     "max_replays": 3,
     "max_suspicions": 3,
+    "kernels": "off",
     "threads_per_worker": 1,
     "core_dumps": True,
     "cgroups": True,

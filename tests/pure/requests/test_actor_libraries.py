@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.protocol import values
-from atomr_mp.protocol.libraries import DECLARED, rng
+from atomr_mp.protocol.libraries import STEPS, rng
 from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.libraries.actor_libraries import InProcessLibraries
 from atomr_mp_workers.memory.arrays import DeviceArray
@@ -203,7 +203,7 @@ def test_mistakes_say_what_to_do() -> None:
         HERE.blas.asum(np.array(["a"]))
     with pytest.raises(errors.InvalidRequest, match="has no deadline"):
         HERE.blas.gemm(ones, ones, deadline_s=1.0)
-    with pytest.raises(AttributeError, match=f"no library 'bals'.*its libraries are: {', '.join(DECLARED)}"):
+    with pytest.raises(AttributeError, match=f"no library 'bals'.*its libraries are: {', '.join(STEPS)}"):
         _ = HERE.bals
 
 

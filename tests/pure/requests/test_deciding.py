@@ -201,7 +201,7 @@ def test_a_request_whose_work_is_elsewhere_ends_with_its_worker(worker: Deciding
 @pytest.mark.parametrize("worker", ["loop", "deferring"], indirect=True)
 def test_a_step_of_a_program_may_have_several_parts(worker: DecidingWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later steps come after its last one; what fails there names it."""
-    monkeypatch.setattr(preparation, "DECLARED", (NAME,))
+    monkeypatch.setattr(preparation, "STEPS", (NAME,))
     library = ProgramLibrary(worker.context, worker.library.stream)
     have(worker.libraries, "program", library)
     steps = type(worker.library)(worker.context, worker.library.stream)

@@ -257,6 +257,7 @@ def test_every_error_is_the_callers_or_is_told(kind: type[errors.AtomrError]) ->
         *(errors.StaleGeneration, errors.Cancelled, errors.DeadlineExceeded, errors.InternalError),
     }
     of_callers = {errors.InvalidRequest, errors.PoisonRequest, errors.NumericalError, errors.CompilationFailed}
+    of_callers.add(errors.KernelsForbidden)
     with Captured() as captured:
         RaisedLog("full").note(exchange(1, error), error)
     told = [event["event"] for event in captured.events]

@@ -254,7 +254,9 @@ class CompilerProcess:
         if self._killed:
             return errors.Cancelled("the compiler was stopped: the worker ends")
         left_s = max(0.0, min(until_s - time.monotonic(), EXIT_WAIT_S))
-        if not select.select([self._pidfd], [], [], left_s)[0]:
+        ended = select.poll()
+        ended.register(self._pidfd, select.POLLIN)
+        if not ended.poll(left_s * 1000):
             return self._nonsense("it closed its pipe and went on")
         status = self._popen.wait()
         if status == -signal.SIGXCPU:

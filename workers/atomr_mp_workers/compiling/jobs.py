@@ -41,6 +41,8 @@ class CodeKind(StrEnum):
     """Assembly, for its architecture and later ones. The driver compiles it when it is loaded."""
     LTOIR = "ltoir"
     """Intermediate code that a link compiles together with others."""
+    FATBIN = "fatbin"
+    """Several of these for several architectures; only a link takes it."""
 
 
 class CompileJob(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="compile"):
@@ -125,6 +127,8 @@ def kind_of(job: Job) -> CodeKind:
 
 
 def _check_compile(job: CompileJob) -> None:
+    if job.kind is CodeKind.FATBIN:
+        raise _wrong("the compiler makes CUBIN, PTX or LTO-IR, and no fatbin")
     if job.kind is CodeKind.CUBIN and job.architecture.startswith("compute_"):
         raise _wrong(
             f"a CUBIN is code for one architecture, and {job.architecture!r} stands for many: name a real one, such as "

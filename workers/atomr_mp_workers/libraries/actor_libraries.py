@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.libraries import DECLARED
+from atomr_mp.protocol.libraries import STEPS
 from atomr_mp.protocol.refs import Operand
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp_workers.device.streams import OneStream
@@ -47,9 +47,9 @@ class InProcessLibraries:
         return 0 if self._context.world is None else self._context.world.size
 
     def __getattr__(self, name: str) -> Any:
-        if name not in DECLARED:
-            hint = did_you_mean(name, DECLARED)
-            raise AttributeError(f"an actor has no library {name!r}{hint}; its libraries are: {', '.join(DECLARED)}")
+        if name not in STEPS:
+            hint = did_you_mean(name, STEPS)
+            raise AttributeError(f"an actor has no library {name!r}{hint}; its libraries are: {', '.join(STEPS)}")
         library = importlib.import_module(f"atomr_mp.libraries.{name}").Reference(self)
         self.__dict__[name] = library
         return library

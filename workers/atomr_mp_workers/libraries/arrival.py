@@ -14,6 +14,10 @@ def arrival_of(method: str, store: Store) -> Arrival:
 
             views = Views(store)
             return Arrival(admit=views.admit, withdraw=views.withdraw)
+        case "kernels.compile" | "kernels.load" | "kernels.launch":
+            from atomr_mp_workers.libraries.kernels.rights import admitted
+
+            return Arrival(recall=admitted)
         case "program.run":
             from atomr_mp_workers.libraries.program.definitions import recall, weigh
 

@@ -104,6 +104,9 @@ class Library:
     `prepare_NAME` makes the plan of a request NAME, whose method then takes it as a second argument. A plan that takes
     long to make (`slow`) is made on a thread of its own, while the request is parked.
 
+    A method `begin_NAME` begins work of a single request elsewhere, and returns its future: the request is parked until
+    that has ended, and its method takes the future's result as a second argument. Nothing else waits meanwhile.
+
     Args:
         context: The context for libraries.
         stream: The stream that its requests run on, in order.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -89,6 +90,8 @@ class LibraryMethod(Method):
         """The library, once this is bound."""
         self._run: Callable[..., Any] = self._not_bound
         self._planning: Planning | None = None
+        self._begin: Callable[[Any], Future[Any]] | None = None
+        """Begins the part of the request that is done elsewhere, see `Library`."""
         self._decoder = decoder
         self._context = context
         self._elsewhere = elsewhere
@@ -112,7 +115,8 @@ class LibraryMethod(Method):
         if prepare is not None:
             self._planning = Planning(self._lazy.keep_plans(), prepare, self._request in library.slow)
         self._library, self._run = library, run
-        self.prepares = prepare is not None
+        self._begin = getattr(library, f"begin_{self._request}", None)
+        self.prepares = prepare is not None or self._begin is not None
         self._known.clear()  # facts from before name no method
 
     def _not_bound(self, *_: object) -> None:
@@ -190,6 +194,9 @@ class LibraryMethod(Method):
             return self._first(arguments)
         planning = self._planning
         request, known = arguments
+        if self._begin is not None:
+            begun = self._begun(self._begin, request)
+            return (request, known, begun), begun.event
         if planning is None or known.key is None:
             return arguments, None
         plan = planning.plans.find(known.key)
@@ -264,7 +271,13 @@ class LibraryMethod(Method):
         Returns its method's result, which may be a `Later` or a `Next`.
         """
         known = self._facts(request)
-        result = self._done(request, known, None if known.key is None else self._plan_now(request, known))
+        plan = None
+        if self._begin is not None:
+            plan, begun = LibraryPlan(), self._begin(request)
+            plan.make(begun.result)
+        elif known.key is not None:
+            plan = self._plan_now(request, known)
+        result = self._done(request, known, plan)
         return result.then(result.work()) if type(result) is Elsewhere else result
 
     def _plan_now(self, request: LibraryRequest, known: Known) -> LibraryPlan:
@@ -283,6 +296,25 @@ class LibraryMethod(Method):
             planning.plans.keep(key, plan)
         plan.get()
         return plan
+
+    def _begun(self, begin: Callable[[Any], Future[Any]], request: LibraryRequest) -> LibraryPlan:
+        """Begin what is done elsewhere; return what stands for it. No other request gets it."""
+        try:
+            future = begin(request)
+        except errors.AtomrError as error:
+            refused = LibraryPlan()
+            refused.fail(error)
+            return refused
+        plan = LibraryPlan(self._context.device.make_event())
+        future.add_done_callback(lambda _: self._end(plan, future))
+        return plan
+
+    def _end(self, plan: LibraryPlan, future: Future[Any]) -> None:
+        """Take the outcome of work elsewhere. Any thread."""
+        plan.make(future.result, self._context.device.explain)
+        assert plan.event is not None
+        plan.event.end()
+        self._context.wake()
 
     def _plan(self, planning: Planning, request: LibraryRequest, known: Known, *, elsewhere: bool) -> LibraryPlan:
         """Make a plan, or have it made."""

@@ -61,6 +61,12 @@ class Holder:
         """Refs among the arguments that are being decoded."""
         self.programs: dict[int, tuple[bytes, bytes]] = {}
         """Programs that this session has sent, by place: the digest, and the definition."""
+        self.no_kernels = ""
+        """Why this session may not use kernels of its own; empty if it may."""
+        self.is_relayed = False
+        """Whether its client is on another machine."""
+        self.harmless: set[bytes] = set()
+        """Digests of programs that were found to launch no kernels, if it may not."""
         self.returned: deque[int] = deque()
         """Uses of client slabs that have ended, to be reported to the client."""
         self.pool: Any = None

@@ -1,4 +1,4 @@
-"""nvJitLink: several LTO-IR, PTX or CUBIN to one CUBIN, by its C interface. Only the compiler's process loads it."""
+"""nvJitLink: codes of several forms to one CUBIN, by its C interface. Only the compiler's process loads it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from atomr_mp_workers.compiling.exchange import MAX_RAW_LOG_CHARS, CodeAnswer, RefusedAnswer
 from atomr_mp_workers.compiling.jobs import MAX_CODE_BYTES, CodeKind, LinkJob
 
-_INPUTS: Final = {CodeKind.CUBIN: 1, CodeKind.PTX: 2, CodeKind.LTOIR: 3}
+_INPUTS: Final = {CodeKind.CUBIN: 1, CodeKind.PTX: 2, CodeKind.LTOIR: 3, CodeKind.FATBIN: 4}
 """Numbers of nvJitLinkInputType."""
 
 _STATUSES: Final = (

@@ -8,6 +8,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import program
+from atomr_mp_workers.libraries.kernels.rights import check_program
 from atomr_mp_workers.memory.blocks import Holder
 
 SHORT_BYTES: Final = 2**14
@@ -22,7 +23,14 @@ def recall(request: program.RunProgram, holder: Holder) -> program.RunProgram:
     Raises:
         InvalidRequest: The digest is of another definition, or the program is too long to keep.
         ProgramUnseen: No such program has been told in this session.
+        KernelsForbidden: It launches kernels, which the session may not.
     """
+    found = _recalled(request, holder)
+    check_program(found, holder)
+    return found
+
+
+def _recalled(request: program.RunProgram, holder: Holder) -> program.RunProgram:
     if not request.program:
         told, definition = holder.programs.get(request.place, (None, b""))
         if told != request.digest:

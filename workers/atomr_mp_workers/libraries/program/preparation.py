@@ -11,7 +11,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.allocation import aligned
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries import DECLARED, program
+from atomr_mp.protocol.libraries import STEPS, program
 from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, LibraryRequest
 from atomr_mp.protocol.libraries.coverage import Coverage, first_reads
 from atomr_mp.protocol.libraries.world import WORLD
@@ -213,7 +213,7 @@ class Preparation:
 
     def _step(self, number: int, step: program.ProgramStep) -> PreparedStep:
         try:
-            if step.library not in DECLARED and not (step.library == WORLD and self._libraries.has_world):
+            if step.library not in STEPS and not (step.library == WORLD and self._libraries.has_world):
                 raise errors.InvalidRequest(f"{step.library} has no requests that can be steps here")
             method = self._libraries.find_here(step.name)
             assert isinstance(method, LibraryMethod)

@@ -1,0 +1,307 @@
+"""Kernels of the caller's own on a device: `device.kernels`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex
+
+from atomr_mp import errors
+from atomr_mp.libraries.base import LibraryReference, whole, wholes
+from atomr_mp.libraries.kernel_arguments import Packed, pack
+from atomr_mp.protocol.keywords import checks_names
+from atomr_mp.protocol.libraries import kernels
+from atomr_mp.protocol.libraries.kernels import KernelOf
+from atomr_mp.protocol.refs import Operand
+from atomr_mp.protocol.words import did_you_mean
+
+if TYPE_CHECKING:
+    from atomr_mp.client.reply import Reply
+
+Lengths = SupportsIndex | Sequence[SupportsIndex]
+"""One to three lengths: x, y, z; those that are left out are 1."""
+
+DEVICE_ONLY: Final = "code is compiled and loaded by a device, before the program that launches it"
+
+
+class DeviceKernel(KernelOf, frozen=True, dict=True):
+    """A kernel on a device. Calling it launches it, see `DeviceKernels.launch`."""
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(str(size) for _, size in self.parameters)
+        return f"<Kernel {self.title} with parameters of {sizes} bytes>" if sizes else f"<Kernel {self.title}>"
+
+    def __call__(
+        self,
+        *arguments: Any,
+        grid: Lengths,
+        block: Lengths,
+        shared: SupportsIndex = 0,
+        cluster: Lengths = 1,
+        cooperative: bool = False,
+        out: Operand | Sequence[Operand] = (),
+        inout: Operand | Sequence[Operand] = (),
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Launch it; see `DeviceKernels.launch`."""
+        launch: Callable[..., Reply] = self.__dict__["launch"]
+        return launch(
+            self,
+            *arguments,
+            grid=grid,
+            block=block,
+            shared=shared,
+            cluster=cluster,
+            cooperative=cooperative,
+            out=out,
+            inout=inout,
+            deadline_s=deadline_s,
+        )
+
+
+@checks_names
+class KernelModule(Mapping[str, DeviceKernel]):
+    """Code that is loaded on a device: its kernels by name.
+
+    A kernel has the name expression that it was compiled with, such as "scale<float>", and its name in the code. It is
+    loaded as long as this, or one of its kernels, is there; and stale like a ref when the device's worker has ended.
+
+    Args:
+        launch: Launches a kernel of its device, see `DeviceKernels.launch`.
+        answer: The worker's answer.
+    """
+
+    def __init__(self, launch: Callable[..., Any], answer: Any) -> None:
+        ref, digest, facts, self.messages = answer
+        self.digest: Final[bytes] = digest
+        """SHA-256 of its machine code."""
+        self._kernels: Final[dict[str, DeviceKernel]] = {}
+        for shown, name, parameters in facts:
+            kernel = DeviceKernel(ref, name, digest, tuple(map(tuple, parameters)), shown)
+            kernel.__dict__["launch"] = launch
+            self._kernels[shown] = self._kernels[name] = kernel
+        self._names: Final = [shown for shown, _, _ in facts]
+
+    def __repr__(self) -> str:
+        return f"<KernelModule of {', '.join(self._names) or 'no kernels'}>"
+
+    def __getitem__(self, name: str) -> DeviceKernel:
+        found = self._kernels.get(name)
+        if found is None:
+            hint = did_you_mean(str(name), self._names)
+            raise errors.InvalidRequest(
+                f"the module has no kernel {name!r}{hint}; its kernels are: {', '.join(self._names) or 'none'}. "
+                'Compile with names=[...], or declare it extern "C"'
+            )
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._kernels
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class DeviceKernels(LibraryReference):
+    """CUDA kernels of your own: compiled, loaded and launched.
+
+    Each source is compiled in a process of its own, which can harm nobody. A kernel that is launched runs as a request
+    like others: the arrays among its arguments are borrowed, in order with all other uses, and what it writes is
+    declared. But it can touch any memory of its worker, so the pool's setting `kernels` says who may launch.
+    """
+
+    library: ClassVar[str] = "kernels"
+
+    def compile(
+        self,
+        source: str,
+        *,
+        names: Sequence[str] = (),
+        options: Sequence[str] = (),
+        headers: Mapping[str, str] | None = None,
+        arch: str | None = None,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compile CUDA C++ and load it; the reply's result is a `KernelModule`.
+
+        Args:
+            source: The source.
+            names: Name expressions of kernels, such as "scale<float>": each instantiates a template. Kernels that are
+                declared `extern "C"` need none.
+            options: Options of NVRTC, such as "--use_fast_math"; none that names a file.
+            headers: Texts that the source includes, by name. Files of the worker's machine cannot be included, but the
+                CUDA toolkit's headers.
+            arch: The architecture, such as "sm_90a"; None for the device's own.
+            deadline_s: See `Pool.call`; it bounds the compilation too.
+
+        Raises:
+            CompilationFailed: The source is wrong, or the compiler crashed or took too long; raised by the reply. Its
+                `log` has the compiler's messages, with lines of this source.
+            KernelsForbidden: This client may not use kernels of its own; raised by the reply.
+            InvalidRequest: A text is too long, or no text.
+        """
+        texts = tuple((str(name), text) for name, text in (headers or {}).items())
+        request = kernels.Compile(source, tuple(names), tuple(options), texts, arch or "", deadline_s or 0.0)
+        return self._module(request, deadline_s, {"kernel.cu": source, **dict(texts)})
+
+    def load(
+        self,
+        code: bytes | str,
+        kind: kernels.Kind | None = None,
+        *,
+        options: Sequence[str] = (),
+        arch: str | None = None,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Load code that was compiled elsewhere; the reply's result is a `KernelModule`.
+
+        PTX, LTO-IR and fatbins are made machine code first, in a process of its own, as `compile` is.
+
+        Args:
+            code: The code; PTX may be text.
+            kind: Its form; None tells it by its first bytes, except LTO-IR.
+            options: Options of nvJitLink, for code that is no CUBIN.
+            arch: The architecture; None for the device's own.
+            deadline_s: See `Pool.call`.
+
+        Raises:
+            CompilationFailed: It cannot be linked; raised by the reply.
+            InvalidRequest: It is no such code, or is for another device; may be raised by the reply.
+        """
+        data = code.encode() if isinstance(code, str) else bytes(code)
+        request = kernels.Load(data, kind or _kind_of(data), tuple(options), arch or "", deadline_s or 0.0)
+        return self._module(request, deadline_s, {})
+
+    def launch(
+        self,
+        kernel: KernelOf,
+        *arguments: Any,
+        grid: Lengths,
+        block: Lengths,
+        shared: SupportsIndex = 0,
+        cluster: Lengths = 1,
+        cooperative: bool = False,
+        out: Operand | Sequence[Operand] = (),
+        inout: Operand | Sequence[Operand] = (),
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Launch a kernel, or record its launch in a program.
+
+        The code tells the size of each parameter, and no more. A ref is passed as the address of its first element. A
+        NumPy number is passed as it is, and must have the parameter's size. A whole number of Python's becomes an
+        integer of that size, and a float a float: write `numpy.float32(2)` where a kernel takes a float and you have
+        a whole number. Bytes are passed as they are, for structures.
+
+        Args:
+            kernel: The kernel.
+            *arguments: Its arguments.
+            grid: Blocks, by dimension.
+            block: Threads of a block.
+            shared: Bytes of shared memory for each block, beside what the kernel declares.
+            cluster: Blocks of a cluster.
+            cooperative: Run all blocks at a time, so that they can wait for each other.
+            out: Refs among the arguments that the kernel writes as a whole. It must write no others.
+            inout: Refs among them that it reads and writes, or writes in part.
+            deadline_s: See `Pool.call`.
+
+        Raises:
+            InvalidRequest: The arguments are not those of the kernel, or a number is too large.
+            BorrowConflict: What is written overlaps another argument.
+        """
+        if not isinstance(kernel, KernelOf):
+            raise errors.InvalidRequest(
+                f"a {type(kernel).__name__} is given for a kernel: take one from what `kernels.compile` returns"
+            )
+        packed: Packed = pack(kernel, arguments, _refs(out), _refs(inout), self._is_array)
+        request = kernels.KernelLaunch(
+            KernelOf(kernel.module, kernel.name, kernel.code, kernel.parameters, kernel.shown),
+            packed.inputs,
+            packed.outputs,
+            packed.changed,
+            packed.values,
+            packed.kinds,
+            _three("grid", grid),
+            _three("block", block),
+            whole("shared", shared),
+            _three("cluster", cluster),
+            bool(cooperative),
+        )
+        return self._request(request, deadline_s)
+
+    def _module(
+        self, request: kernels.Compile | kernels.Load, deadline_s: float | None, texts: Mapping[str, str]
+    ) -> Reply:
+        if not hasattr(self._device, "put") and self._operand is None:
+            raise errors.InvalidRequest(DEVICE_ONLY)
+        if self._operand is not None:  # an actor has done it already
+            try:
+                return KernelModule(self.launch, self._request(request, deadline_s))  # type: ignore[return-value]
+            except errors.CompilationFailed as error:
+                _show_lines(error, texts)
+                raise
+        reply = self._request(request, deadline_s)
+        reply.finish = lambda answer: KernelModule(self.launch, answer)
+        reply.explain = lambda error: _show_lines(error, texts)
+        return reply
+
+
+def _refs(value: Any) -> list[Any]:
+    """Return one array or several as a list."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    return [value]
+
+
+def _three(name: str, value: Any) -> tuple[int, int, int]:
+    """Return one to three lengths as three.
+
+    Raises:
+        InvalidRequest: They are none.
+    """
+    given = wholes(name, value) if isinstance(value, list | tuple) else (whole(name, value),)
+    if not 1 <= len(given) <= 3 or min(given) < 1:
+        raise errors.InvalidRequest(f"{name} is {value!r}; it must be one to three lengths of at least 1")
+    x, y, z = (*given, 1, 1)[:3]
+    return x, y, z
+
+
+def _kind_of(code: bytes) -> kernels.Kind:
+    """Return the form of code by its first bytes.
+
+    Raises:
+        InvalidRequest: They tell nothing.
+    """
+    if code.startswith(b"\x7fELF"):
+        return "cubin"
+    if code.startswith(b"\x50\xed\x55\xba"):
+        return "fatbin"
+    if b".version" in code[:65536] and b"\0" not in code[:1024]:
+        return "ptx"
+    raise errors.InvalidRequest(
+        "nothing tells the form of the code: name it as kind ('cubin', 'ptx', 'ltoir', 'fatbin')"
+    )
+
+
+def _show_lines(error: errors.AtomrError, texts: Mapping[str, str]) -> None:
+    """Add the caller's own lines to the messages about them: the compiler's log leaves without any."""
+    if not isinstance(error, errors.CompilationFailed) or getattr(error, "has_lines", False):
+        return
+    shown = []
+    for message in error.log.split("\n"):
+        shown.append(message)
+        placed = _PLACED.match(message)
+        lines = texts.get(placed[1], "").split("\n") if placed else []
+        if placed and 1 <= (number := int(placed[2])) <= len(lines) and lines[number - 1].strip():
+            shown.append(f"    {lines[number - 1].strip()[:MAX_LINE_CHARS]}")
+    error.log = "\n".join(shown)
+    error.__dict__["has_lines"] = True
+
+
+MAX_LINE_CHARS: Final = 200
+
+_PLACED: Final = re.compile(r"([^()\n]{1,512})\(([0-9]{1,9})\): ")
+
+Reference: Final = DeviceKernels

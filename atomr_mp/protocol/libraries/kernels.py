@@ -1,0 +1,233 @@
+"""Kernels of the caller's own: CUDA sources that are compiled, code that is loaded, and launches. Pure.
+
+Compiled code is a *module*. A client holds a ref that names it, a buffer of one byte: the module is loaded as long as
+any ref to it is held, and stale like any ref when its worker has ended. A kernel is one function of a module, with
+the sizes of its parameters as the code itself tells them. A launch has the parameters as bytes, with zeros where
+addresses go: the worker fills in the addresses of the arrays that the launch has borrowed.
+
+A kernel can read and write any memory of its worker, and no check can promise otherwise. So the setting `kernels` says
+which clients may use this library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.declaration.arguments import Sizes, reads, updates, writes
+from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.refs import Operand
+from atomr_mp.protocol.words import counted
+
+LIBRARY: Final = "kernels"
+
+Kind = Literal["cubin", "ptx", "ltoir", "fatbin"]
+"""Forms of code: machine code of one architecture, assembly, code that a link compiles, and several of these."""
+
+MAX_SOURCE_CHARS: Final = 4 * 2**20
+MAX_CODE_BYTES: Final = 64 * 2**20
+MAX_NAMES: Final = 1024
+MAX_NAME_CHARS: Final = 4096
+MAX_OPTIONS: Final = 256
+MAX_HEADERS: Final = 256
+MAX_PARAMETERS: Final = 1024
+MAX_BLOCK_BYTES: Final = 32764
+"""Longest parameters of a kernel, in bytes: CUDA has no longer ones."""
+MAX_LOWERED_CHARS: Final = 16384
+
+DIGEST_BYTES: Final = hashlib.sha256().digest_size
+
+POINTER_BYTES: Final = 8
+
+MAX_GRID: Final = (2**31 - 1, 65535, 65535)
+MAX_BLOCK: Final = (1024, 1024, 64)
+MAX_THREADS: Final = 1024
+MAX_CLUSTER: Final = 8
+"""Most blocks of a cluster that every GPU with clusters has room for."""
+MAX_SHARED_BYTES: Final = 2**20
+"""More than any GPU has; each has a limit of its own."""
+
+_Text = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
+_Lowered = Annotated[str, Meta(min_length=1, max_length=MAX_LOWERED_CHARS)]
+_Extent = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Three = tuple[_Extent, _Extent, _Extent]
+"""Lengths by dimension: x, y, z."""
+
+OPAQUE: Final = "bytes"
+ADDRESS: Final = "address"
+"""Kinds of parameters that are no numbers: bytes as the caller gave them, and the address of an array."""
+
+ParameterSizes = Annotated[tuple[tuple[int, int], ...], Meta(max_length=MAX_PARAMETERS)]
+
+
+class Compile(LibraryRequest, frozen=True):
+    """Compile a source, and load the code. Returns the module and its kernels."""
+
+    name: ClassVar = "compile"
+    answers: ClassVar = True
+    captured: ClassVar = False
+    source: Annotated[str, Meta(max_length=MAX_SOURCE_CHARS)]
+    """CUDA C++."""
+    names: Annotated[tuple[_Text, ...], Meta(max_length=MAX_NAMES)] = ()
+    """Name expressions, such as "scale<float>", which instantiate templates."""
+    options: Annotated[tuple[_Text, ...], Meta(max_length=MAX_OPTIONS)] = ()
+    """Options of NVRTC."""
+    headers: Annotated[tuple[tuple[_Text, str], ...], Meta(max_length=MAX_HEADERS)] = ()
+    """Names and texts that the source includes."""
+    arch: Annotated[str, Meta(max_length=32)] = ""
+    """The architecture, such as "sm_90a"; empty for the device's own."""
+    limit_s: Annotated[float, Meta(ge=0, le=86400)] = 0.0
+    """How long it may take; 0 for as long as the worker allows."""
+
+    def identity(self) -> tuple[object, ...]:
+        """Return a key that equal requests share, without their texts."""
+        return (Compile, hashlib.sha256(repr(msgspec.structs.astuple(self)).encode("utf-8", "replace")).digest())
+
+
+class Load(LibraryRequest, frozen=True):
+    """Load compiled code; all but machine code is linked first. Returns the module and its kernels."""
+
+    name: ClassVar = "load"
+    answers: ClassVar = True
+    captured: ClassVar = False
+    code: Annotated[bytes, Meta(min_length=1, max_length=MAX_CODE_BYTES)]
+    kind: Kind
+    options: Annotated[tuple[_Text, ...], Meta(max_length=MAX_OPTIONS)] = ()
+    """Options of nvJitLink, for code that is linked."""
+    arch: Annotated[str, Meta(max_length=32)] = ""
+    limit_s: Annotated[float, Meta(ge=0, le=86400)] = 0.0
+
+    def identity(self) -> tuple[object, ...]:
+        """Return a key that equal requests share, without the code."""
+        return (Load, hashlib.sha256(self.code).digest(), self.kind, self.options, self.arch, self.limit_s)
+
+
+class KernelOf(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A kernel, as `device.kernels.compile` and `device.kernels.load` make it."""
+
+    module: Annotated[Operand, reads("*_", dtype="_")]
+    """A ref that names the module. Its content means nothing."""
+    name: _Lowered
+    """Its name in the code, which the compiler has lowered."""
+    code: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+    """SHA-256 of the module's code: the same in every incarnation of a worker."""
+    parameters: ParameterSizes
+    """Offset and size of each parameter."""
+    shown: Annotated[str, Meta(max_length=MAX_NAME_CHARS)] = ""
+    """Its name in messages, as the caller has given it."""
+
+    @property
+    def title(self) -> str:
+        """Its name for a reader."""
+        return self.shown or self.name
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of all parameters."""
+        return max((offset + size for offset, size in self.parameters), default=0)
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def _fills_its_parameters(request: Any, _sizes: Sizes) -> bool:
+    """The arguments must be those of the kernel: as many, and each of its size."""
+    kernel, values, kinds = request.kernel, request.values, request.kinds
+    name = kernel.title
+    if len(kinds) != len(kernel.parameters):
+        raise errors.InvalidRequest(
+            f"{name} has {counted(len(kernel.parameters), 'parameter')}; {counted(len(kinds), 'argument')} given"
+        )
+    if len(values) != kernel.block_bytes:
+        raise errors.InvalidRequest(f"{name} takes {kernel.block_bytes} bytes of parameters, not {len(values)}")
+    arrays = len(request.inputs) + len(request.outputs) + len(request.changed)
+    used: set[int] = set()
+    for at, ((offset, size), (kind, array)) in enumerate(zip(kernel.parameters, kinds, strict=True)):
+        if offset < 0 or size < 1 or offset + size > MAX_BLOCK_BYTES:
+            raise errors.InvalidRequest(f"parameter {at} of {name} lies outside of what kernels take")
+        if kind == ADDRESS:
+            if size != POINTER_BYTES or not 0 <= array < arrays:
+                raise errors.InvalidRequest(
+                    f"argument {at} of {name} is an array, whose address has {POINTER_BYTES} bytes; the parameter has "
+                    f"{size}"
+                )
+            used.add(array)
+        elif kind != OPAQUE and dtypes.ITEM_BYTES.get(kind) != size:
+            raise errors.InvalidRequest(f"argument {at} of {name} is {kind}; its parameter has {counted(size, 'byte')}")
+    if len(used) != arrays:
+        raise errors.InvalidRequest(f"{name}: an array is declared that is none of the arguments")
+    return True
+
+
+def _has_room(request: Any, _sizes: Sizes) -> bool:
+    """The grid, the blocks and the clusters must be such as CUDA has."""
+    for what, given, most in (("grid", request.grid, MAX_GRID), ("block", request.block, MAX_BLOCK)):
+        for axis, length, limit in zip("xyz", given, most, strict=True):
+            if length > limit:
+                raise errors.InvalidRequest(f"{what} is {given}; {axis} may be at most {limit}")
+    x, y, z = request.block
+    if x * y * z > MAX_THREADS:
+        raise errors.InvalidRequest(f"block is {request.block}, {x * y * z} threads; at most {MAX_THREADS} are a block")
+    x, y, z = request.cluster
+    if x * y * z > MAX_CLUSTER:
+        raise errors.InvalidRequest(
+            f"cluster is {request.cluster}, {x * y * z} blocks; at most {MAX_CLUSTER} are a cluster"
+        )
+    for axis, blocks, together in zip("xyz", request.grid, request.cluster, strict=True):
+        if blocks % together:
+            raise errors.InvalidRequest(
+                f"grid is {request.grid} and cluster {request.cluster}: {axis} of the grid must be a multiple of the "
+                "cluster's"
+            )
+    return True
+
+
+class KernelLaunch(LibraryRequest, frozen=True):
+    """Launch a kernel."""
+
+    name: ClassVar = "launch"
+    rules: ClassVar = (_fills_its_parameters, _has_room)
+    kernel: KernelOf
+    inputs: Annotated[list[Operand], reads("*_", dtype="_"), Meta(max_length=MAX_PARAMETERS)]
+    """Arrays that the kernel reads."""
+    outputs: Annotated[list[Operand], writes("*_", dtype="_"), Meta(max_length=MAX_PARAMETERS)]
+    """Arrays that it writes as a whole."""
+    changed: Annotated[list[Operand], updates("*_", dtype="_"), Meta(max_length=MAX_PARAMETERS)]
+    """Arrays that it reads and writes, or writes in part."""
+    values: Annotated[bytes, Meta(max_length=MAX_BLOCK_BYTES)]
+    """All parameters as they lie in memory, with zeros for addresses."""
+    kinds: Annotated[tuple[tuple[Annotated[str, Meta(max_length=16)], int], ...], Meta(max_length=MAX_PARAMETERS)]
+    """Of each argument an element type, "bytes", or "address" with the number of its array: inputs are first, then
+    outputs, then changed ones. The number is -1 for others."""
+    grid: Three
+    """Blocks."""
+    block: Three
+    """Threads of a block."""
+    shared: Annotated[int, Meta(ge=0, le=MAX_SHARED_BYTES)] = 0
+    """Bytes of shared memory for each block, beside what the kernel declares itself."""
+    cluster: Three = (1, 1, 1)
+    """Blocks of a cluster."""
+    cooperative: bool = False
+    """Whether all blocks run at a time, so that they can wait for each other."""
+
+    @property
+    def given(self) -> list[Any]:
+        """The arrays, in the order of `kinds`."""
+        return [*self.inputs, *self.outputs, *self.changed]
+
+    def addressed(self) -> Iterator[tuple[int, Any]]:
+        """Return offset and array of each parameter that is an address."""
+        arrays = self.given
+        for (offset, _), (kind, array) in zip(self.kernel.parameters, self.kinds, strict=True):
+            if kind == ADDRESS:
+                yield offset, arrays[array]
+
+
+Facts = tuple[str, str, tuple[tuple[int, int], ...]]
+"""Of a kernel in an answer: the caller's name for it, the one in the code, and offset and size of each parameter."""

@@ -1,0 +1,115 @@
+"""An actor whose module has NumPy functions in place of kernels, for tests without a GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from atomr_mp_workers import Actor, Context, host_kernel, method
+
+SOURCE: Final = """
+struct Pair { int first; double second; };
+template <class T> __global__ void scale(T* x, T factor, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] *= factor;
+}
+extern "C" __global__ void add(const float* a, const float* b, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = a[i] + b[i];
+}
+extern "C" __global__ void unpack(double* out, Pair pair, char letter) {
+    out[0] = pair.first; out[1] = pair.second; out[2] = letter;
+}
+extern "C" __global__ void __launch_bounds__(128) bounded(float* x) { x[threadIdx.x] = gridDim.x; }
+extern "C" __global__ void wild(float* x, long long far) { x[far] = 1; }
+extern "C" __global__ void wait(float* x, int ms) { x[0] = ms; }
+extern "C" __global__ void nobodys(float* x) { x[0] = 1; }
+"""
+"""Kernels, for the functions below and for a GPU."""
+
+NAMES: Final = ("scale<float>", "scale<double>")
+
+
+@host_kernel("scale<float>")
+def scale(x: Any, factor: Any, n: Any, *, grid: Any, block: Any) -> None:
+    """Multiply the first n elements."""
+    n = min(int(n), grid[0] * block[0])
+    x[:n] *= factor
+
+
+@host_kernel("add")
+def add(a: Any, b: Any, out: Any, n: Any, *, grid: Any, block: Any) -> None:
+    """Add the first n elements."""
+    n = min(int(n), grid[0] * block[0])
+    np.add(a[:n], b[:n], out=out[:n])
+
+
+@host_kernel("unpack")
+def unpack(out: Any, pair: bytes, letter: Any, *, grid: Any, block: Any) -> None:
+    """Show what a structure and a byte have become."""
+    del grid, block
+    out[0] = int.from_bytes(pair[:4], "little", signed=True)
+    out[1] = np.frombuffer(pair, "float64", 1, 8)[0]
+    out[2] = letter
+
+
+@host_kernel("bounded")
+def bounded(x: Any, *, grid: Any, block: Any) -> None:
+    """Write the number of blocks."""
+    x[: block[0]] = grid[0]
+
+
+@host_kernel("wild")
+def wild(x: Any, far: Any, *, grid: Any, block: Any) -> None:
+    """End the process, as a wild pointer does, if `far` is not an index of x."""
+    del grid, block
+    if not 0 <= far < x.size:
+        os.kill(os.getpid(), signal.SIGKILL)
+    x[far] = 1
+
+
+@host_kernel("wait")
+def wait(x: Any, ms: Any, *, grid: Any, block: Any) -> None:
+    """Take a while."""
+    del grid, block
+    time.sleep(int(ms) / 1000)
+    x[0] = ms
+
+
+class Kerneled(Actor):
+    """Has kernels of its own."""
+
+    def setup(self, context: Context) -> None:
+        """Keep the libraries."""
+        self._libraries = context.libraries
+
+    @method
+    def empty(self) -> None:
+        """Do nothing."""
+
+    @method
+    def pid(self) -> int:
+        """Return this process's pid."""
+        return os.getpid()
+
+    @method
+    def add_here(self, a: Any, b: Any) -> Any:
+        """Compile in the actor, launch there, and record a program of a launch."""
+        module = self._libraries.kernels.compile(SOURCE)
+        out, twice = np.zeros_like(a), np.zeros_like(a)
+        module["add"](a, b, out, a.size, grid=1, block=a.size, out=out)
+        with self._libraries.program() as p:
+            p.kernels.launch(module["add"], out, out, twice, a.size, grid=1, block=a.size, out=twice)
+        p.run()
+        return twice
+
+    @method
+    def processes_of(self) -> list[int]:
+        """Return the children of this process."""
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+        return [int(each) for each in children.split()]

@@ -1,0 +1,303 @@
+"""Kernels of the caller's own through a pool: compiled by NVRTC, launched, in programs, stale, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.libraries.kernels import DeviceKernel, KernelModule
+from tests.actors.kerneled import NAMES, SOURCE
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, wait_generation
+
+KERNELED: Final = f"{ACTORS}/kerneled.py:Kerneled"
+EMPTY: Final = 'extern "C" __global__ void k() {}'
+
+
+@pytest.fixture(scope="module")
+def pool(backend: str) -> Iterator[atomr_mp.Pool]:
+    """A pool whose actor has functions for the kernels."""
+    with Ledger() as ledger, ledger.start(KERNELED, backend=backend) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def device(pool: atomr_mp.Pool) -> atomr_mp.Device:
+    """Its device."""
+    return pool.device(0)
+
+
+@pytest.fixture(scope="module")
+def module(device: atomr_mp.Device) -> KernelModule:
+    """The kernels, compiled."""
+    return compiled(device)
+
+
+def compiled(device: atomr_mp.Device) -> KernelModule:
+    """Return the kernels, compiled for a device."""
+    found: KernelModule = device.kernels.compile(SOURCE, names=NAMES).result(DEADLINE_S)
+    return found
+
+
+def ones(device: atomr_mp.Device, n: int = 8) -> Any:
+    """Return a ref to ones."""
+    return device.put(np.ones(n, np.float32))
+
+
+def test_a_source_is_compiled_and_its_kernels_launched(device: atomr_mp.Device, module: KernelModule) -> None:
+    """By name expressions, which instantiate templates, and by plain names; with numbers and structures."""
+    assert set(NAMES) | {"add", "unpack", "bounded"} <= set(module)
+    x, out, three = ones(device), device.zeros(8), device.zeros(3, "float64")
+    module["scale<float>"](x, 3.0, 5, grid=1, block=8, inout=x).result(DEADLINE_S)
+    np.testing.assert_array_equal(x.numpy(), [3, 3, 3, 3, 3, 1, 1, 1])
+    module["add"](x, x, out, np.int32(8), grid=1, block=8, out=out)
+    np.testing.assert_array_equal(out.numpy(), x.numpy() * 2)
+    pair = np.array([(-7, 2.5)], np.dtype([("first", "<i4"), ("second", "<f8")], align=True)).tobytes()
+    module["unpack"](three, pair, 65, grid=1, block=1, out=[three])
+    assert three.numpy().tolist() == [-7.0, 2.5, 65.0]
+
+
+def test_a_module_is_loaded_from_code_too(device: atomr_mp.Device) -> None:
+    """PTX is made machine code before; garbage is refused, and the worker goes on."""
+    ptx = """.version 7.8
+.target sm_80
+.address_size 64
+.visible .entry bounded(.param .u64 bounded_param_0) { ret; }
+"""
+    module = device.kernels.load(ptx).result(DEADLINE_S)
+    x = ones(device)
+    module["bounded"](x, grid=2, block=8, inout=x).result(DEADLINE_S)
+    with pytest.raises(errors.CompilationFailed, match="not linked"):
+        device.kernels.load(ptx.replace("ret;", "rot;")).result(DEADLINE_S)
+    with pytest.raises(errors.InvalidRequest, match="no CUBIN, or is damaged"):
+        device.kernels.load(b"\x7fELF" + os.urandom(200)).result(DEADLINE_S)
+    with pytest.raises(errors.InvalidRequest, match="name it as kind"):
+        device.kernels.load(b"what is this")
+
+
+def test_a_launch_is_ordered_with_all_other_uses(device: atomr_mp.Device, module: KernelModule) -> None:
+    """What others read is what launches before have written, as large as they may be."""
+    n = 2**18
+    x = device.put(np.zeros(n, np.float32))
+    with device.program() as p:
+        y = p.input("y", (n,), "float32")
+        twice = p.empty((n,), "float32")
+        p.kernels.launch(module["add"], y, y, twice, n, grid=n // 256, block=256, out=twice)
+        p.returns(twice)
+    for number in range(1, 9):
+        device.memory.fill(x, number)
+        module["scale<float>"](x, 2.0, n, grid=n // 256, block=256, inout=x)
+        summed = device.blas.asum(x)
+        result = p.run(y=x)
+        device.memory.fill(x, 0)
+        assert summed.result(DEADLINE_S) == 2 * number * n
+        assert result.result(DEADLINE_S).numpy()[[0, -1]].tolist() == [4 * number] * 2
+
+
+def test_launches_are_steps_of_programs(device: atomr_mp.Device, module: KernelModule) -> None:
+    """Alone and between other libraries' steps, run after run; a module that has gone is refused."""
+    x = ones(device)
+    with device.program() as p:
+        y = p.input("y", (8,), "float32")
+        out = p.empty((8,), "float32")
+        p.kernels.launch(module["add"], y, x, out, 8, grid=1, block=8, out=out)
+        p.kernels.launch(module["scale<float>"], out, 2.0, 8, grid=1, block=8, inout=out)
+        p.returns(p.elementwise.add(out, x))
+    for number in range(4):
+        found = p.run(y=np.full(8, number, np.float32)).result(DEADLINE_S)
+        assert found.numpy().tolist() == [2 * (number + 1) + 1] * 8
+    p = device.program()
+    unwritten = p.empty((8,), "float32")
+    with pytest.raises(errors.InvalidRequest, match="reads changed"):
+        p.kernels.launch(module["scale<float>"], unwritten, 2.0, 8, grid=1, block=8, inout=unwritten)
+    with pytest.raises(errors.InvalidRequest, match="before the program"):
+        p.kernels.compile(EMPTY)
+
+
+WRONG: Final[dict[str, tuple[str, Callable[[Any, Any, Any], Any]]]] = {
+    "too few": (r"add has 4 parameters; 1 argument given", lambda m, x, _: m["add"](x, grid=1, block=1)),
+    "a wide number": (
+        r"argument 1 of scale<float> is np.float64\(2.0\), a float64 of 8 bytes; its parameter has 4",
+        lambda m, x, _: m["scale<float>"](x, np.float64(2), 1, grid=1, block=1, inout=x),
+    ),
+    "a large number": (
+        "is a whole number of 33 bits, and its parameter has 4 bytes: it does not fit",
+        lambda m, x, _: m["scale<float>"](x, 2.0, 2**32, grid=1, block=1, inout=x),
+    ),
+    "a ref for a number": (
+        "argument 2 of scale<float> is an array, whose address has 8 bytes; its parameter has 4 bytes",
+        lambda m, x, _: m["scale<float>"](x, 2.0, x, grid=1, block=1, inout=x),
+    ),
+    "an array of the client's": (
+        "`Device.put` makes a ref",
+        lambda m, _, __: m["bounded"](np.ones(3), grid=1, block=1),
+    ),
+    "a text": ("is of type str", lambda m, _, __: m["bounded"]("x", grid=1, block=1)),
+    "a short structure": (
+        "argument 1 of unpack is bytes of 3 bytes; its parameter has 16 bytes",
+        lambda m, x, _: m["unpack"](x, b"abc", 1, grid=1, block=1, out=x),
+    ),
+    "an output elsewhere": (
+        "out of bounded names what is none of the arrays",
+        lambda m, x, y: m["bounded"](x, grid=1, block=1, out=y),
+    ),
+    "both": ("named in out and in inout", lambda m, x, _: m["bounded"](x, grid=1, block=1, out=x, inout=x)),
+    "a large grid": ("y may be at most 65535", lambda m, x, _: m["bounded"](x, grid=(1, 65536), block=1, out=x)),
+    "no grid": ("lengths of at least 1", lambda m, x, _: m["bounded"](x, grid=0, block=1, out=x)),
+    "a large block": ("2048 threads; at most 1024", lambda m, x, _: m["bounded"](x, grid=1, block=(1024, 2), out=x)),
+    "a deep block": ("z may be at most 64", lambda m, x, _: m["bounded"](x, grid=1, block=(1, 1, 65), out=x)),
+    "an odd cluster": ("must be a multiple", lambda m, x, _: m["bounded"](x, grid=3, block=1, cluster=2, out=x)),
+    "a large cluster": ("at most 8", lambda m, x, _: m["bounded"](x, grid=32, block=1, cluster=16, out=x)),
+    "shared": ("shared", lambda m, x, _: m["bounded"](x, grid=1, block=1, shared=2**30, out=x)),
+    "no kernel": (
+        "a str is given for a kernel",
+        lambda m, x, _: m["add"].__dict__["launch"]("add", x, grid=1, block=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_told_before_anything_is_sent(
+    device: atomr_mp.Device, module: KernelModule, case: str
+) -> None:
+    """In the caller's words."""
+    words, launch = WRONG[case]
+    x = ones(device)
+    with pytest.raises(errors.InvalidRequest, match=words):
+        launch(module, x, ones(device))
+    assert x.numpy().tolist() == [1.0] * 8
+
+
+def test_what_overlaps_is_refused(device: atomr_mp.Device, module: KernelModule) -> None:
+    """An output that is an input under another ref."""
+    x = ones(device)
+    left, other = x[:4], x[2:6]
+    with pytest.raises(errors.BorrowConflict, match=r"outputs\[0\] is written and overlaps inputs\[\d\]"):
+        module["add"](left, left, other, 4, grid=1, block=4, out=other)
+
+
+def test_what_only_the_worker_knows_is_refused_there(device: atomr_mp.Device, module: KernelModule) -> None:
+    """Its own knowledge of the code counts, not what a request says; what should be written stays as it is."""
+    x = ones(device)
+
+    def refused(words: str, kernel: Any, *arguments: Any, **sizes: Any) -> None:
+        with pytest.raises(errors.InvalidRequest, match=words) as told:
+            device.kernels.launch(kernel, *arguments, **({"grid": 1, "block": 1} | sizes), inout=x).result(DEADLINE_S)
+        assert not told.value.maybe_executed
+        assert x.numpy().tolist() == [1.0] * 8
+
+    bounded: DeviceKernel = module["bounded"]
+    refused("compiled for at most 128", bounded, x, block=256)
+    replaced = msgspec.structs.replace
+    refused("no kernel 'sum' of this code", replaced(bounded, name="sum", shown=""), x)
+    refused("no kernel 'bounded' of this code", replaced(bounded, code=bytes(32)), x)
+    refused("is said to have the parameters", replaced(bounded, parameters=((0, 8), (8, 4))), x, 1)
+    refused("names no loaded module", replaced(bounded, module=ones(device)), x)
+    if BACKEND == "host":
+        with pytest.raises(errors.Unsupported, match="an actor may register a NumPy function") as told:
+            module["nobodys"](x, grid=1, block=1, inout=x).result(DEADLINE_S)
+        assert not told.value.maybe_executed
+        assert x.numpy().tolist() == [1.0] * 8
+
+
+def test_an_error_of_the_source_is_told_with_its_line(device: atomr_mp.Device) -> None:
+    """In the source and in a header; by the reply, its exception, and `await`."""
+    source = '#include "more.h"\nextern "C" __global__ void k(float* x) {\n    x[0] = wrong + more;\n}'
+    reply = device.kernels.compile(source, headers={"more.h": "const int more = nothing;\n"})
+    with pytest.raises(errors.CompilationFailed, match=r"kernel.cu\(3\): error|more.h\(1\): error") as told:
+        reply.result(DEADLINE_S)
+    for log in (told.value.log, getattr(reply.exception(), "log", "")):
+        assert 'kernel.cu(3): error: identifier "wrong" is undefined\n    x[0] = wrong + more;' in log
+        assert 'more.h(1): error: identifier "nothing" is undefined\n    const int more = nothing;' in log
+
+    async def ask() -> str:
+        try:
+            await device.kernels.compile(source)
+        except errors.CompilationFailed as error:
+            return error.log
+        return ""
+
+    assert "more.h" in asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ("files are not read", {"options": ["--include-path=/etc"]}),
+        ("it is not one of those", {"options": ["--run=rm"]}),
+        ("is not a name such as", {"arch": "sm_x"}),
+        ("name a real one", {"arch": "compute_90"}),
+        ("is not a name of a file", {"headers": {"../x.h": ""}}),
+        ("is not a name expression", {"names": ["a\nb"]}),
+    ],
+)
+def test_what_cannot_be_asked_of_the_compiler_is_told(
+    device: atomr_mp.Device, words: str, given: dict[str, Any]
+) -> None:
+    """Before a process is started for it."""
+    with pytest.raises(errors.RequestError, match=words) as told:
+        device.kernels.compile(EMPTY, **given).result(DEADLINE_S)
+    assert not told.value.maybe_executed
+
+
+def test_a_module_lives_as_long_as_something_of_it(ledger: Ledger, backend: str) -> None:
+    """A kernel keeps it; after the last reference its buffer has gone; after the worker's end it is stale."""
+    with ledger.start(KERNELED, backend=backend, max_restarts=100, backoff_initial_s=0.0) as pool:
+        device = pool.device(0)
+        add = compiled(device)["add"]
+        x, out = ones(device), device.zeros(8)
+        gc.collect()
+        add(x, x, out, 8, grid=1, block=8, out=out).result(DEADLINE_S)
+        del add
+        gc.collect()
+        add = compiled(device)["add"]
+        os.kill(pool.call("Kerneled.pid").result(DEADLINE_S), signal.SIGKILL)
+        wait_generation(pool, 2)
+        with pytest.raises(errors.GpuRefStale):
+            add(x, x, out, 8, grid=1, block=8, out=out)
+        x, out = ones(device), device.zeros(8)
+        add = compiled(device)["add"]
+        add(x, x, out, 8, grid=1, block=8, out=out)
+        assert out.numpy().tolist() == [2.0] * 8
+
+
+def test_another_client_launches_a_module_that_it_is_given(pool: atomr_mp.Pool, module: KernelModule) -> None:
+    """Each session is its own; what one has loaded another does not unload."""
+    with atomr_mp.connect(run_dir=pool.run_dir) as other:
+        device = other.device(0)
+        theirs = compiled(device)
+        x = ones(device)
+        theirs["scale<float>"](x, 2.0, 8, grid=1, block=8, inout=x)
+        assert x.numpy().tolist() == [2.0] * 8
+    assert "add" in module
+    x = ones(pool.device(0))
+    module["scale<float>"](x, 2.0, 8, grid=1, block=8, inout=x)
+    assert x.numpy().tolist() == [2.0] * 8
+
+
+def test_an_actor_has_kernels_too(pool: atomr_mp.Pool) -> None:
+    """It compiles, launches, and runs programs with launches."""
+    found = pool.call("Kerneled.add_here", np.full(4, 2, np.float32), np.full(4, 3, np.float32)).result(DEADLINE_S)
+    assert np.asarray(found).tolist() == [10.0] * 4
+
+
+def test_with_kernels_off_nobody_has_any(ledger: Ledger, backend: str) -> None:
+    """But actors, which the pool's owner has chosen; the status says so."""
+    with ledger.start(KERNELED, backend=backend, kernels="off") as pool:
+        device = pool.device(0)
+        for ask in (device.kernels.compile(EMPTY), device.kernels.load(b"\x7fELF")):
+            with pytest.raises(errors.KernelsForbidden, match="kernels = 'off'") as told:
+                ask.result(DEADLINE_S)
+            assert not told.value.maybe_executed
+        assert pool.status().kernels == "off"
+        arrays = np.ones(4, np.float32), np.ones(4, np.float32)
+        assert np.asarray(pool.call("Kerneled.add_here", *arrays).result(DEADLINE_S)).tolist() == [4.0] * 4

@@ -1,0 +1,104 @@
+"""Kernels of remote clients: the worker goes by what the supervisor says of a session, not by what a client says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.libraries.kernels import DeviceKernel
+from tests import remote as served
+from tests.actors.kerneled import NAMES, SOURCE
+from tests.support import ACTORS, DEADLINE_S, Ledger
+
+KERNELED: Final = f"{ACTORS}/kerneled.py:Kerneled"
+
+
+def kernel(device: atomr_mp.Device, module: Any) -> Any:
+    """Return what says to be the kernel `bounded` of a module."""
+    made = DeviceKernel(module, "bounded", bytes(32), ((0, 8),), "bounded")
+    made.__dict__["launch"] = device.kernels.launch
+    return made
+
+
+def launch(device: atomr_mp.Device) -> Any:
+    """Launch a kernel."""
+    x = device.zeros(4)
+    return kernel(device, device.zeros(1, "uint8"))(x, grid=1, block=1, inout=x)
+
+
+def run(device: atomr_mp.Device) -> Any:
+    """Run a program with a launch, as its second step."""
+    x, module = device.zeros(4), device.zeros(1, "uint8")
+    with device.program() as p:
+        y = p.elementwise.add(x, x)
+        p.kernels.launch(kernel(device, module), y, grid=1, block=1, inout=y)
+        p.returns(y)
+    return p.run()
+
+
+WAYS: Final[dict[str, Callable[[atomr_mp.Device], Any]]] = {
+    "compile": lambda device: device.kernels.compile(SOURCE),
+    "load": lambda device: device.kernels.load(b"\x7fELF"),
+    "launch": launch,
+    "program": run,
+}
+
+
+def test_a_remote_client_has_no_kernels_by_default(ledger: Ledger) -> None:
+    """Whichever way it asks, though its connection comes from this machine. Local clients have."""
+    found = served.serve(ledger, KERNELED)
+    with found.pool, found.connect() as remote:
+        device = remote.device(0)
+        for ask in WAYS.values():
+            for _ in range(2):
+                with pytest.raises(errors.KernelsForbidden, match="kernels = 'local'") as told:
+                    ask(device).result(DEADLINE_S)
+                assert not told.value.maybe_executed
+        with remote.world([0]) as world:
+            with world.program() as p:
+                x = p.input("x", (4,), "float32")
+                out = p.empty((4,), "float32")
+                module = p.refs([device.zeros(1, "uint8")])
+                p.kernels.launch(kernel(device, module), out, grid=1, block=1, out=out)
+                p.returns(p.world.all_reduce(x))
+            with pytest.raises(errors.KernelsForbidden, match=r"step 0 is kernels\.launch"):
+                p.run(x=np.ones(4, np.float32)).result(DEADLINE_S)
+            with world.program() as other:
+                other.returns(other.world.all_reduce(other.input("x", (4,), "float32")))
+            other.run(x=np.ones(4, np.float32)).result(DEADLINE_S)
+        ones = device.put(np.ones(4, np.float32))
+        with device.program() as plain:
+            plain.returns(plain.elementwise.add(ones, ones))
+        for _ in range(3):
+            assert plain.run().result(DEADLINE_S).numpy().tolist() == [2.0] * 4
+        local = found.pool.device(0)
+        module = local.kernels.compile(SOURCE, names=NAMES).result(DEADLINE_S)
+        y = local.put(np.ones(4, np.float32))
+        module["scale<float>"](y, 2.0, 4, grid=1, block=4, inout=y)
+        assert y.numpy().tolist() == [2.0] * 4
+        assert found.pool.status().devices[0].generation == 1
+
+
+def test_a_remote_client_has_kernels_if_the_pool_says_so(ledger: Ledger) -> None:
+    """With kernels = "all"; errors have the lines of its source, which it adds itself."""
+    found = served.serve(ledger, KERNELED, kernels="all")
+    with found.pool, found.connect() as remote:
+        device = remote.device(0)
+        module = device.kernels.compile(SOURCE, names=NAMES).result(DEADLINE_S)
+        x = device.put(np.ones(4, np.float32))
+        module["scale<float>"](x, 3.0, 4, grid=1, block=4, inout=x)
+        assert x.numpy().tolist() == [3.0] * 4
+        with device.program() as p:
+            out = p.empty((4,), "float32")
+            p.kernels.launch(module["add"], x, x, out, 4, grid=1, block=4, out=out)
+            p.returns(out)
+        assert p.run().result(DEADLINE_S).numpy().tolist() == [6.0] * 4
+        with pytest.raises(errors.CompilationFailed) as told:
+            device.kernels.compile("int f() { return nothing; }").result(DEADLINE_S)
+        assert "int f() { return nothing; }" in told.value.log
+        assert found.pool.status().kernels == "all"

@@ -1,0 +1,96 @@
+"""The kernels in machine code, as the compiler's own output has them, and code that is damaged in any way."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from typing import Final
+
+import pytest
+
+from atomr_mp import errors
+from atomr_mp_workers.compiling import toolkits
+from atomr_mp_workers.compiling.compiler import Compiler
+from atomr_mp_workers.compiling.jobs import CompileJob
+from atomr_mp_workers.compiling.limits import CompileLimits
+from atomr_mp_workers.libraries.kernels.images import kernels_of
+from tests.support import DEADLINE_S
+
+SOURCE: Final = """
+struct S { int a[5]; double d; };
+template <class T> __global__ void scale(T* x, T factor, int n) { x[n] *= factor; }
+extern "C" __global__ void plain(float* x, S s, char c) { x[0] = s.a[1] + c; }
+extern "C" __global__ void empty() {}
+extern "C" __global__ void __launch_bounds__(128) bounded(const float* __restrict__ a, const int q) {}
+__device__ __noinline__ float helper(float x) { return x * x; }
+extern "C" __global__ void calls(float* x) { x[0] = helper(x[1]); }
+"""
+
+SCALE: Final = ((0, 8), (8, 4), (12, 4))
+
+
+def compiled(architecture: str, *options: str) -> bytes:
+    """Return the sources' machine code."""
+    toolkit = toolkits.find()
+    if toolkit is None:
+        pytest.skip("NVRTC is not installed: the extra nvrtc13 brings it")
+    compiler = Compiler(toolkit, None, CompileLimits(idle=False), confined=False)
+    try:
+        job = CompileJob(SOURCE, architecture, names=("scale<float>",), options=options)
+        return compiler.submit(job, time.monotonic() + DEADLINE_S).result(DEADLINE_S).code.code
+    finally:
+        compiler.close()
+
+
+@pytest.fixture(scope="module")
+def code() -> bytes:
+    """Machine code for one architecture."""
+    return compiled("sm_90")
+
+
+@pytest.mark.parametrize("options", [(), ("--device-debug",), ("--generate-line-info",)], ids=str)
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90a", "sm_100", "sm_120"])
+def test_kernels_and_their_parameters_are_found(architecture: str, options: tuple[str, ...]) -> None:
+    """Of old and new architectures, with and without debugging; functions that are no kernels are not among them."""
+    found = kernels_of(compiled(architecture, *options))
+    assert {name: each.parameters for name, each in found.items()} == {
+        "_Z5scaleIfEvPT_S0_i": SCALE,
+        "plain": ((0, 8), (8, 32), (40, 1)),
+        "empty": (),
+        "bounded": ((0, 8), (8, 4)),
+        "calls": ((0, 8),),
+    }
+    assert {name for name, each in found.items() if each.threads} == {"bounded"}
+    assert found["bounded"].threads == 128
+
+
+def test_what_is_no_machine_code_is_refused(code: bytes) -> None:
+    """By its first bytes, its machine, its length."""
+    for wrong in (b"", b"\x7fELF", b"\x7fELF" + bytes(60), bytes(1000), b".version 7.0", code[:64]):
+        with pytest.raises(errors.InvalidRequest, match="no CUBIN, or is damaged"):
+            kernels_of(wrong)
+    other = bytearray(code)
+    struct.pack_into("<H", other, 18, 62)
+    with pytest.raises(errors.InvalidRequest, match="for machine 62"):
+        kernels_of(bytes(other))
+
+
+def test_damaged_code_is_read_or_refused(code: bytes) -> None:
+    """Cut off anywhere, with any bytes changed: a typed error or an answer, in bounded time, and nothing else."""
+    random_ = random.Random(7)
+    refused = 0
+    for number in range(3000):
+        damaged = bytearray(code)
+        if number % 3 == 0:
+            del damaged[random_.randrange(len(damaged)) :]
+        for _ in range(random_.choice((1, 4, 64))):
+            if damaged:
+                head = random_.random() < 0.3
+                at = random_.randrange(min(64, len(damaged)) if head else len(damaged))
+                damaged[at] = random_.randrange(256)
+        try:
+            kernels_of(bytes(damaged))
+        except errors.InvalidRequest:
+            refused += 1
+    assert 500 < refused < 3000

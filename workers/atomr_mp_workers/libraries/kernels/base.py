@@ -1,0 +1,127 @@
+"""Kernels on every backend: sources are compiled elsewhere, code is loaded, and launches are checked."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from concurrent.futures import Future
+from typing import Any
+
+from atomr_mp import errors
+from atomr_mp.protocol.libraries import kernels
+from atomr_mp_workers.compiling.jobs import CodeKind, CompileJob, LinkInput, LinkJob
+from atomr_mp_workers.libraries.base import Library
+from atomr_mp_workers.libraries.kernels import modules
+from atomr_mp_workers.libraries.kernels.images import KernelImage
+from atomr_mp_workers.libraries.kernels.modules import LoadedModule
+from atomr_mp_workers.libraries.kernels.service import ReadCode, service
+from atomr_mp_workers.requests.request import current_request
+
+
+class KernelLibrary(Library):
+    """Compiles, loads and launches kernels of the caller's own. The backend loads and launches."""
+
+    def open(self) -> None:
+        """Look for the compiler's libraries, off the loop."""
+        service()
+
+    @abstractmethod
+    def _architecture(self) -> str:
+        """Return the architecture of the device, as NVRTC names it."""
+
+    @abstractmethod
+    def _loaded(self, read: ReadCode) -> LoadedModule:
+        """Return code as a loaded module.
+
+        Raises:
+            InvalidRequest: The device does not take it.
+        """
+
+    @abstractmethod
+    def _check(self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch) -> None:
+        """Refuse a launch that the device would refuse, in the caller's words.
+
+        Raises:
+            InvalidRequest: A number is too large for this kernel on this device.
+            Unsupported: The device has no such launches.
+        """
+
+    @abstractmethod
+    def _launch(self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch) -> None:
+        """Put a checked launch on the stream."""
+
+    def begin_compile(self, request: kernels.Compile) -> Future[ReadCode]:
+        """Have a source compiled; returns at once.
+
+        Raises:
+            InvalidRequest: The job is wrong.
+            Unsupported: No compiler is installed, or an option is not allowed.
+            Overloaded: Too many jobs wait.
+        """
+        headers = dict(request.headers)
+        if len(headers) != len(request.headers):
+            raise errors.InvalidRequest("nothing was compiled: two headers have the same name")
+        job = CompileJob(
+            request.source,
+            request.arch or self._architecture(),
+            names=request.names,
+            options=request.options,
+            headers=headers,
+        )
+        return service().submit(job, _deadline_s(request.limit_s))
+
+    def compile(self, _request: kernels.Compile, read: ReadCode) -> list[Any]:
+        """Load what was compiled."""
+        return self._answer(read)
+
+    def begin_load(self, request: kernels.Load) -> Future[ReadCode]:
+        """Have code made machine code, if it is none, and have it read; returns at once."""
+        if request.kind == "cubin":
+            if request.options:
+                raise errors.InvalidRequest("options are the linker's, and machine code is not linked")
+            return service().read(request.code)
+        part = LinkInput(f"code.{request.kind}", CodeKind(request.kind), request.code)
+        job = LinkJob((part,), request.arch or self._architecture(), request.options)
+        return service().submit(job, _deadline_s(request.limit_s))
+
+    def load(self, _request: kernels.Load, read: ReadCode) -> list[Any]:
+        """Load the code."""
+        return self._answer(read)
+
+    def launch(self, request: kernels.KernelLaunch) -> None:
+        """Launch a kernel."""
+        try:
+            module, image = modules.found(request.kernel)
+            _check_bounds(image, request)
+            self._check(module, image, request)
+        except errors.RequestError:
+            _keep_out()
+            raise
+        self._launch(module, image, request)
+
+    def _answer(self, read: ReadCode) -> list[Any]:
+        """Return a buffer that names a module, the digest of its code, its kernels, and the compiler's messages."""
+        module = self._loaded(read)
+        name = self.context.store.buffers.allocate(self.context.holder(), "uint8", (1,))
+        name.attached = module
+        return [name, module.digest, module.facts(), read.messages]
+
+
+def _check_bounds(image: KernelImage, request: kernels.KernelLaunch) -> None:
+    x, y, z = request.block
+    if image.threads and x * y * z > image.threads:
+        raise errors.InvalidRequest(
+            f"block is {request.block}, {x * y * z} threads; {request.kernel.title:.200} was compiled for at most "
+            f"{image.threads} (__launch_bounds__)"
+        )
+
+
+def _keep_out() -> None:
+    """Say of a request that is a single launch that it has not run: what it should write is as it was."""
+    request = current_request()
+    if request is not None and request.method.name == f"{kernels.LIBRARY}.{kernels.KernelLaunch.name}":
+        request.kept_out = True
+
+
+def _deadline_s(limit_s: float) -> float:
+    return time.monotonic() + (limit_s or service().limits.wall_s)

@@ -1,0 +1,63 @@
+"""Kernels on the host backend: compiled and checked as anywhere, and done by NumPy functions that stand for them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.libraries import kernels
+from atomr_mp_workers import host_kernels
+from atomr_mp_workers.libraries.base import array
+from atomr_mp_workers.libraries.kernels.base import KernelLibrary
+from atomr_mp_workers.libraries.kernels.images import KernelImage
+from atomr_mp_workers.libraries.kernels.modules import LoadedModule
+from atomr_mp_workers.libraries.kernels.service import ReadCode
+
+ARCHITECTURE: Final = "sm_80"
+"""What sources are compiled for that name no architecture: no GPU is there to run the code."""
+
+
+class HostKernels(KernelLibrary):
+    """Kernels without a GPU."""
+
+    def _architecture(self) -> str:
+        return ARCHITECTURE
+
+    def _loaded(self, read: ReadCode) -> LoadedModule:
+        return LoadedModule(read.code, read.kernels, read.shown, {}, {}, None)
+
+    def _check(self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch) -> None:  # noqa: ARG002
+        names = _names(module, image)
+        if host_kernels.find(*names) is None:
+            raise errors.Unsupported(
+                f"the host backend has no GPU for the kernel {names[0]!r:.200}: an actor may register a NumPy function "
+                "in its place with atomr_mp_workers.host_kernel"
+            )
+
+    def _launch(self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch) -> None:
+        function = host_kernels.find(*_names(module, image))
+        assert function is not None
+        arrays: list[Any] = [array(each) for each in request.given]
+        for at in range(len(request.inputs)):
+            arrays[at] = arrays[at].view()
+            arrays[at].flags.writeable = False
+        arguments = []
+        for (offset, size), (kind, at) in zip(image.parameters, request.kinds, strict=True):
+            if kind == kernels.ADDRESS:
+                arguments.append(arrays[at])
+            elif kind == kernels.OPAQUE:
+                arguments.append(request.values[offset : offset + size])
+            else:
+                arguments.append(np.frombuffer(request.values, dtypes.to_numpy(kind), 1, offset)[0])
+        function(*arguments, grid=request.grid, block=request.block)
+
+
+def _names(module: LoadedModule, image: KernelImage) -> tuple[str, str]:
+    """Return the names under which a function may stand for a kernel."""
+    return module.shown.get(image.name, image.name), image.name
+
+
+Implementation: Final = HostKernels

@@ -1,0 +1,70 @@
+"""Modules that are loaded in this process: what a client's buffer stands for (`Block.attached`)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from atomr_mp import errors
+from atomr_mp.protocol.libraries.kernels import KernelOf
+from atomr_mp_workers.libraries.base import given
+from atomr_mp_workers.libraries.kernels.images import KernelImage
+
+
+class LoadedModule:
+    """A loaded module. It is unloaded with its last reference: a client's ref, a launch that runs, or a graph.
+
+    Args:
+        code: Its machine code.
+        kernels: Its kernels by their names in the code.
+        shown: The callers' names of some of them, by those in the code.
+        handles: What the backend launches, by the names in the code.
+        streams: The streams that it was launched on, by their addresses; the backend fills it in.
+        unload: Gives back what the backend has for it.
+    """
+
+    def __init__(
+        self,
+        code: bytes,
+        kernels: Mapping[str, KernelImage],
+        shown: Mapping[str, str],
+        handles: Mapping[str, Any],
+        streams: dict[int, Any],
+        unload: Callable[[], None] | None,
+    ) -> None:
+        self.digest: Final = hashlib.sha256(code).digest()
+        self.kernels: Final = kernels
+        self.shown: Final = shown
+        self.handles: Final = handles
+        self.streams: Final = streams
+        self._unload: Final = unload
+
+    def __del__(self) -> None:
+        if self._unload is not None:
+            self._unload()
+
+    def facts(self) -> list[tuple[str, str, tuple[tuple[int, int], ...]]]:
+        """Return the facts of each kernel, as `Facts`."""
+        return [(self.shown.get(name, name), name, each.parameters) for name, each in self.kernels.items()]
+
+
+def found(kernel: KernelOf) -> tuple[LoadedModule, KernelImage]:
+    """Return the module that a request names, and its kernel, after checking them against the request.
+
+    Raises:
+        InvalidRequest: It is another module, or the kernel is not in it as the request says.
+    """
+    module = given(kernel.module).attached
+    if not isinstance(module, LoadedModule):
+        raise errors.InvalidRequest(
+            "a kernel names no loaded module: make it with device.kernels.compile or device.kernels.load"
+        )
+    image = module.kernels.get(kernel.name)
+    if image is None or module.digest != kernel.code:
+        raise errors.InvalidRequest(f"the module has no kernel {kernel.title!r:.200} of this code")
+    if image.parameters != kernel.parameters:
+        raise errors.InvalidRequest(
+            f"{kernel.title:.200} is said to have the parameters {kernel.parameters}; it has {image.parameters}"
+        )
+    return module, image
