@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex
 
 from atomr_mp import errors
-from atomr_mp.libraries.base import LibraryReference, whole, wholes
+from atomr_mp.libraries.base import LibraryReference, real, whole, wholes
 from atomr_mp.libraries.kernel_arguments import Packed, pack
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.libraries import kernels
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Lengths = SupportsIndex | Sequence[SupportsIndex]
 """One to three lengths: x, y, z; those that are left out are 1."""
+
+ANSWER_S: Final = 0.25
+"""How long before a call's deadline its compiler is stopped."""
 
 DEVICE_ONLY: Final = "code is compiled and loaded by a device, before the program that launches it"
 
@@ -60,7 +63,7 @@ class DeviceKernel(KernelOf, frozen=True, dict=True):
 
 
 @checks_names
-class KernelModule(Mapping[str, DeviceKernel]):
+class KernelModule:
     """Code that is loaded on a device: its kernels by name.
 
     A kernel has the name expression that it was compiled with, such as "scale<float>", and its name in the code. It is
@@ -144,7 +147,7 @@ class DeviceKernels(LibraryReference):
             InvalidRequest: A text is too long, or no text.
         """
         texts = tuple((str(name), text) for name, text in (headers or {}).items())
-        request = kernels.Compile(source, tuple(names), tuple(options), texts, arch or "", deadline_s or 0.0)
+        request = kernels.Compile(source, tuple(names), tuple(options), texts, arch or "", _limit_s(deadline_s))
         return self._module(request, deadline_s, {"kernel.cu": source, **dict(texts)})
 
     def load(
@@ -172,7 +175,7 @@ class DeviceKernels(LibraryReference):
             InvalidRequest: It is no such code, or is for another device; may be raised by the reply.
         """
         data = code.encode() if isinstance(code, str) else bytes(code)
-        request = kernels.Load(data, kind or _kind_of(data), tuple(options), arch or "", deadline_s or 0.0)
+        request = kernels.Load(data, kind or _kind_of(data), tuple(options), arch or "", _limit_s(deadline_s))
         return self._module(request, deadline_s, {})
 
     def launch(
@@ -229,14 +232,26 @@ class DeviceKernels(LibraryReference):
             _three("cluster", cluster),
             bool(cooperative),
         )
-        return self._request(request, deadline_s)
+        try:
+            reply = self._request(request, deadline_s)
+        except errors.PoisonRequest as error:
+            _name_kernel(error, kernel)
+            raise
+        if self._sends:
+            reply.explain = lambda error: _name_kernel(error, kernel)
+        return reply
+
+    @property
+    def _sends(self) -> bool:
+        """Whether requests are sent: an actor does them at once, and a program keeps them."""
+        return self._operand is None and hasattr(self._device, "put")
 
     def _module(
         self, request: kernels.Compile | kernels.Load, deadline_s: float | None, texts: Mapping[str, str]
     ) -> Reply:
-        if not hasattr(self._device, "put") and self._operand is None:
-            raise errors.InvalidRequest(DEVICE_ONLY)
-        if self._operand is not None:  # an actor has done it already
+        if not self._sends:
+            if self._operand is None:
+                raise errors.InvalidRequest(DEVICE_ONLY)
             try:
                 return KernelModule(self.launch, self._request(request, deadline_s))  # type: ignore[return-value]
             except errors.CompilationFailed as error:
@@ -246,6 +261,14 @@ class DeviceKernels(LibraryReference):
         reply.finish = lambda answer: KernelModule(self.launch, answer)
         reply.explain = lambda error: _show_lines(error, texts)
         return reply
+
+
+def _limit_s(deadline_s: float | None) -> float:
+    """Return how long a compilation may take, 0 for no limit: its error has to come before the deadline's."""
+    if deadline_s is None:
+        return 0.0
+    given = real("deadline_s", deadline_s)
+    return max(given - ANSWER_S, given * 0.8)
 
 
 def _refs(value: Any) -> list[Any]:
@@ -287,7 +310,7 @@ def _kind_of(code: bytes) -> kernels.Kind:
 
 def _show_lines(error: errors.AtomrError, texts: Mapping[str, str]) -> None:
     """Add the caller's own lines to the messages about them: the compiler's log leaves without any."""
-    if not isinstance(error, errors.CompilationFailed) or getattr(error, "has_lines", False):
+    if not isinstance(error, errors.CompilationFailed) or not _is_first(error):
         return
     shown = []
     for message in error.log.split("\n"):
@@ -297,7 +320,19 @@ def _show_lines(error: errors.AtomrError, texts: Mapping[str, str]) -> None:
         if placed and 1 <= (number := int(placed[2])) <= len(lines) and lines[number - 1].strip():
             shown.append(f"    {lines[number - 1].strip()[:MAX_LINE_CHARS]}")
     error.log = "\n".join(shown)
-    error.__dict__["has_lines"] = True
+
+
+def _name_kernel(error: errors.AtomrError, kernel: KernelOf) -> None:
+    """Name the kernel in an error of its worker's end, to which it may have led."""
+    if isinstance(error, errors.PoisonRequest | errors.ContextPoisoned | errors.WorkerLost) and _is_first(error):
+        error.message = f"kernel {kernel.title}: {error.message}"
+
+
+def _is_first(error: errors.AtomrError) -> bool:
+    """Return whether an error is explained for the first time."""
+    first = not error.__dict__.get("explained", False)
+    error.__dict__["explained"] = True
+    return first
 
 
 MAX_LINE_CHARS: Final = 200

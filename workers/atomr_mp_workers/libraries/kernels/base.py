@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from abc import abstractmethod
 from concurrent.futures import Future
@@ -14,7 +15,7 @@ from atomr_mp_workers.libraries.base import Library
 from atomr_mp_workers.libraries.kernels import modules
 from atomr_mp_workers.libraries.kernels.images import KernelImage
 from atomr_mp_workers.libraries.kernels.modules import LoadedModule
-from atomr_mp_workers.libraries.kernels.service import ReadCode, service
+from atomr_mp_workers.libraries.kernels.service import CompileService, ReadCode, service
 from atomr_mp_workers.requests.request import current_request
 
 
@@ -23,7 +24,16 @@ class KernelLibrary(Library):
 
     def open(self) -> None:
         """Look for the compiler's libraries, off the loop."""
-        service()
+        self.service  # noqa: B018 - made by being asked for
+
+    @functools.cached_property
+    def service(self) -> CompileService:
+        """The compiler of this process."""
+        return service(self._major())
+
+    @abstractmethod
+    def _major(self) -> int:
+        """Return the latest major version of CUDA whose code the driver takes."""
 
     @abstractmethod
     def _architecture(self) -> str:
@@ -68,7 +78,7 @@ class KernelLibrary(Library):
             options=request.options,
             headers=headers,
         )
-        return service().submit(job, _deadline_s(request.limit_s))
+        return self.service.submit(job, self._deadline_s(request.limit_s))
 
     def compile(self, _request: kernels.Compile, read: ReadCode) -> list[Any]:
         """Load what was compiled."""
@@ -79,10 +89,10 @@ class KernelLibrary(Library):
         if request.kind == "cubin":
             if request.options:
                 raise errors.InvalidRequest("options are the linker's, and machine code is not linked")
-            return service().read(request.code)
+            return self.service.read(request.code)
         part = LinkInput(f"code.{request.kind}", CodeKind(request.kind), request.code)
         job = LinkJob((part,), request.arch or self._architecture(), request.options)
-        return service().submit(job, _deadline_s(request.limit_s))
+        return self.service.submit(job, self._deadline_s(request.limit_s))
 
     def load(self, _request: kernels.Load, read: ReadCode) -> list[Any]:
         """Load the code."""
@@ -98,6 +108,9 @@ class KernelLibrary(Library):
             _keep_out()
             raise
         self._launch(module, image, request)
+
+    def _deadline_s(self, limit_s: float) -> float:
+        return time.monotonic() + (limit_s or self.service.limits.wall_s)
 
     def _answer(self, read: ReadCode) -> list[Any]:
         """Return a buffer that names a module, the digest of its code, its kernels, and the compiler's messages."""
@@ -121,7 +134,3 @@ def _keep_out() -> None:
     request = current_request()
     if request is not None and request.method.name == f"{kernels.LIBRARY}.{kernels.KernelLaunch.name}":
         request.kept_out = True
-
-
-def _deadline_s(limit_s: float) -> float:
-    return time.monotonic() + (limit_s or service().limits.wall_s)

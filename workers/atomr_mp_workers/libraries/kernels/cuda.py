@@ -22,7 +22,7 @@ from atomr_mp_workers.libraries.holding import hold
 from atomr_mp_workers.libraries.kernels.base import KernelLibrary
 from atomr_mp_workers.libraries.kernels.images import KernelImage
 from atomr_mp_workers.libraries.kernels.modules import LoadedModule
-from atomr_mp_workers.libraries.kernels.service import ReadCode, service
+from atomr_mp_workers.libraries.kernels.service import ReadCode
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.cuda_streams import CudaStream
@@ -90,6 +90,10 @@ class CudaKernels(KernelLibrary):
     def _architecture(self) -> str:
         return f"sm_{self._limits.capability}"
 
+    def _major(self) -> int:
+        (version,) = checked(driver.cuDriverGetVersion())
+        return int(version) // 1000
+
     @functools.cached_property
     def _device(self) -> Any:
         (device,) = checked(driver.cuCtxGetDevice())
@@ -110,7 +114,7 @@ class CudaKernels(KernelLibrary):
         )
 
     def _loaded(self, read: ReadCode) -> LoadedModule:
-        cache = service().cache if read.key else None
+        cache = self.service.cache if read.key else None
         with contextlib.nullcontext() if cache is None else cache.loading(read.key):
             try:
                 (library,) = checked(driver.cuLibraryLoadData(read.code, None, None, 0, None, None, 0))

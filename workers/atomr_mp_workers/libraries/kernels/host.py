@@ -10,6 +10,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.libraries import kernels
 from atomr_mp_workers import host_kernels
+from atomr_mp_workers.compiling.toolkits import MAJORS
 from atomr_mp_workers.libraries.base import array
 from atomr_mp_workers.libraries.kernels.base import KernelLibrary
 from atomr_mp_workers.libraries.kernels.images import KernelImage
@@ -25,6 +26,9 @@ class HostKernels(KernelLibrary):
 
     def _architecture(self) -> str:
         return ARCHITECTURE
+
+    def _major(self) -> int:
+        return MAJORS[0]
 
     def _loaded(self, read: ReadCode) -> LoadedModule:
         return LoadedModule(read.code, read.kernels, read.shown, {}, {}, None)

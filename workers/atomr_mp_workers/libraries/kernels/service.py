@@ -66,12 +66,16 @@ class CompileService:
 
 
 @functools.cache
-def service() -> CompileService:
-    """Return the compiler of this process. Looks for files when it is first called."""
+def service(major: int) -> CompileService:
+    """Return the compiler of this process. Looks for files when it is first called.
+
+    Args:
+        major: The latest major version of CUDA whose code the driver takes.
+    """
     limits, confined = CompileLimits(), confines()
     # Without walls a source may include any file of this user's, which no key of the cache stands for.
     cache = _cache() if confined else None
-    return CompileService(Compiler(toolkits.find(), cache, limits, confined=confined), cache, limits)
+    return CompileService(Compiler(toolkits.find(major), cache, limits, confined=confined), cache, limits)
 
 
 def _cache() -> CodeCache | None:
