@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, SupportsIndex
+
+import msgspec
 
 from atomr_mp import errors
-from atomr_mp.libraries.base import LibraryReference, real, whole, wholes
+from atomr_mp.libraries.base import LibraryReference, check, real, whole, wholes
 from atomr_mp.libraries.kernel_arguments import Packed, pack
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.libraries import kernels
@@ -25,6 +28,31 @@ ANSWER_S: Final = 0.25
 """How long before a call's deadline its compiler is stopped."""
 
 DEVICE_ONLY: Final = "code is compiled and loaded by a device, before the program that launches it"
+
+
+class LoadedCode:
+    """Machine code, and the ref that names it in the present incarnation of its device.
+
+    Args:
+        ref: The ref.
+        code: The code.
+        shown: Pairs of a kernel's name of the caller's and its name in the code.
+        load: Loads code that is loaded no more, and returns its ref.
+    """
+
+    def __init__(
+        self, ref: Operand, code: bytes, shown: tuple[tuple[str, str], ...], load: Callable[[kernels.Load], Operand]
+    ) -> None:
+        self.ref = ref
+        self._request: Final = kernels.Load(code, "cubin", shown=shown)
+        self._load: Final = load
+        self._lock: Final = threading.Lock()
+
+    def renew(self, stale: Operand) -> None:
+        """Load the code again, unless another thread has done that since a ref to it was found to be stale. Blocks."""
+        with self._lock:
+            if self.ref is stale:
+                self.ref = self._load(self._request)
 
 
 class DeviceKernel(KernelOf, frozen=True, dict=True):
@@ -67,21 +95,27 @@ class KernelModule:
     """Code that is loaded on a device: its kernels by name.
 
     A kernel has the name expression that it was compiled with, such as "scale<float>", and its name in the code. It is
-    loaded as long as this, or one of its kernels, is there; and stale like a ref when the device's worker has ended.
+    loaded as long as this, or one of its kernels, is there. When the device's worker has ended, the next launch loads
+    the code into the next worker, and waits for that; code of more than 4 MiB has to be compiled again.
 
     Args:
         launch: Launches a kernel of its device, see `DeviceKernels.launch`.
+        load: Loads machine code and returns the ref that names it; None where no worker ends, as in an actor.
         answer: The worker's answer.
     """
 
-    def __init__(self, launch: Callable[..., Any], answer: Any) -> None:
-        ref, digest, facts, self.messages = answer
+    def __init__(self, launch: Callable[..., Any], load: Callable[[kernels.Load], Operand] | None, answer: Any) -> None:
+        ref, digest, facts, self.messages, code = answer
+        pairs = tuple((shown, name) for shown, name, _ in facts if shown != name)
+        self._code: Final = (
+            None if load is None or not code else LoadedCode(ref, code, pairs[: kernels.MAX_NAMES], load)
+        )
         self.digest: Final[bytes] = digest
         """SHA-256 of its machine code."""
         self._kernels: Final[dict[str, DeviceKernel]] = {}
         for shown, name, parameters in facts:
             kernel = DeviceKernel(ref, name, digest, tuple(map(tuple, parameters)), shown)
-            kernel.__dict__["launch"] = launch
+            kernel.__dict__.update(launch=launch, code=self._code)
             self._kernels[shown] = self._kernels[name] = kernel
         self._names: Final = [shown for shown, _, _ in facts]
 
@@ -106,6 +140,17 @@ class KernelModule:
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def renew(self) -> Self:
+        """Load the code again: after the end of its worker, before a program is recorded anew. Blocks.
+
+        Raises:
+            Unsupported: The code is too long to be kept here.
+        """
+        if self._code is None:
+            raise errors.Unsupported("the code is not kept here, since it is long: compile or load it again")
+        self._code.renew(self._code.ref)
+        return self
 
 
 class DeviceKernels(LibraryReference):
@@ -219,8 +264,10 @@ class DeviceKernels(LibraryReference):
                 f"a {type(kernel).__name__} is given for a kernel: take one from what `kernels.compile` returns"
             )
         packed: Packed = pack(kernel, arguments, _refs(out), _refs(inout), self._is_array)
+        code: LoadedCode | None = getattr(kernel, "__dict__", {}).get("code")
+        module = kernel.module if code is None else code.ref
         request = kernels.KernelLaunch(
-            KernelOf(kernel.module, kernel.name, kernel.code, kernel.parameters, kernel.shown),
+            KernelOf(module, kernel.name, kernel.code, kernel.parameters, kernel.shown),
             packed.inputs,
             packed.outputs,
             packed.changed,
@@ -237,9 +284,22 @@ class DeviceKernels(LibraryReference):
         except errors.PoisonRequest as error:
             _name_kernel(error, kernel)
             raise
+        except errors.GpuRefStale as stale:
+            if code is None or not self._sends or getattr(module, "generation", stale.current) >= stale.current:
+                raise
+            code.renew(module)
+            again = msgspec.structs.replace(request.kernel, module=code.ref)
+            reply = self._request(msgspec.structs.replace(request, kernel=again), deadline_s)
         if self._sends:
             reply.explain = lambda error: _name_kernel(error, kernel)
         return reply
+
+    def _loaded(self, request: kernels.Load) -> Operand:
+        """Load code that was loaded before; return the ref that names it. Blocks."""
+        check(request)
+        device: Any = self._device
+        ref: Operand = device.request(self.library, request, None, blocking=True).result()[0]
+        return ref
 
     @property
     def _sends(self) -> bool:
@@ -253,12 +313,12 @@ class DeviceKernels(LibraryReference):
             if self._operand is None:
                 raise errors.InvalidRequest(DEVICE_ONLY)
             try:
-                return KernelModule(self.launch, self._request(request, deadline_s))  # type: ignore[return-value]
+                return KernelModule(self.launch, None, self._request(request, deadline_s))  # type: ignore[return-value]
             except errors.CompilationFailed as error:
                 _show_lines(error, texts)
                 raise
         reply = self._request(request, deadline_s)
-        reply.finish = lambda answer: KernelModule(self.launch, answer)
+        reply.finish = lambda answer: KernelModule(self.launch, self._loaded, answer)
         reply.explain = lambda error: _show_lines(error, texts)
         return reply
 

@@ -111,14 +111,14 @@ class FakeKernelDriver:
         """See the driver's cuKernelGetParamInfo."""
         return OK, *self.kernels[self._names[int(kernel) - 1]][at]
 
-    def cu_kernel_get_attribute(self, attribute: Any, _kernel: Any, _device: Any) -> Any:
-        """See the driver's cuKernelGetAttribute."""
+    def cu_func_get_attribute(self, attribute: Any, _function: Any) -> Any:
+        """See the driver's cuFuncGetAttribute."""
         return OK, self.function[attribute]
 
-    def cu_kernel_set_attribute(self, attribute: Any, value: int, kernel: Any, _device: Any) -> Any:
-        """See the driver's cuKernelSetAttribute."""
+    def cu_func_set_attribute(self, function: Any, attribute: Any, value: int) -> Any:
+        """See the driver's cuFuncSetAttribute."""
         self.set.append((attribute, value))
-        assert int(kernel)
+        assert int(function)
         return (OK,)
 
     def cu_kernel_get_function(self, kernel: Any) -> Any:

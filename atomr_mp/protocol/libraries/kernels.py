@@ -32,6 +32,8 @@ Kind = Literal["cubin", "ptx", "ltoir", "fatbin"]
 
 MAX_SOURCE_CHARS: Final = 4 * 2**20
 MAX_CODE_BYTES: Final = 64 * 2**20
+KEPT_CODE_BYTES: Final = 4 * 2**20
+"""Longest code that a client gets and keeps, to load it into the next worker."""
 MAX_NAMES: Final = 1024
 MAX_NAME_CHARS: Final = 4096
 MAX_OPTIONS: Final = 256
@@ -102,10 +104,12 @@ class Load(LibraryRequest, frozen=True):
     """Options of nvJitLink, for code that is linked."""
     arch: Annotated[str, Meta(max_length=32)] = ""
     limit_s: Annotated[float, Meta(ge=0, le=86400)] = 0.0
+    shown: Annotated[tuple[tuple[_Text, _Lowered], ...], Meta(max_length=MAX_NAMES)] = ()
+    """The caller's names of kernels, with those in the code: machine code that was compiled before knows only these."""
 
     def identity(self) -> tuple[object, ...]:
         """Return a key that equal requests share, without the code."""
-        return (Load, hashlib.sha256(self.code).digest(), self.kind, self.options, self.arch, self.limit_s)
+        return (Load, hashlib.sha256(self.code).digest(), *msgspec.structs.astuple(self)[1:])
 
 
 class KernelOf(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import msgspec
@@ -229,6 +230,20 @@ def test_an_error_of_the_source_is_told_with_its_line(device: atomr_mp.Device) -
     assert "more.h" in asyncio.run(ask())
 
 
+def test_a_large_source_is_looked_at_elsewhere(device: atomr_mp.Device) -> None:
+    """With the same outcomes."""
+    large = EMPTY + "//" + "x" * 2**19
+    assert "k" in device.kernels.compile(large).result(DEADLINE_S)
+    with pytest.raises(errors.Unsupported, match="it is not one of those"):
+        device.kernels.compile(large, options=["--run=rm"]).result(DEADLINE_S)
+    with pytest.raises(errors.CompilationFailed):
+        device.kernels.compile(f"{large}\nwrong").result(DEADLINE_S)
+    with pytest.raises(errors.InvalidRequest, match="source"):
+        device.kernels.compile("x" * (4 * 2**20 + 1))
+    with pytest.raises(errors.CompilationFailed):
+        device.kernels.load(b".version 7.8\n.target sm_80\n.address_size 64\n" + b"x" * 2**19).result(DEADLINE_S)
+
+
 @pytest.mark.parametrize(
     ("words", "given"),
     [
@@ -259,15 +274,37 @@ def test_a_module_lives_as_long_as_something_of_it(ledger: Ledger, backend: str)
         add(x, x, out, 8, grid=1, block=8, out=out).result(DEADLINE_S)
         del add
         gc.collect()
-        add = compiled(device)["add"]
+        module = compiled(device)
         os.kill(pool.call("Kerneled.pid").result(DEADLINE_S), signal.SIGKILL)
         wait_generation(pool, 2)
         with pytest.raises(errors.GpuRefStale):
-            add(x, x, out, 8, grid=1, block=8, out=out)
-        x, out = ones(device), device.zeros(8)
-        add = compiled(device)["add"]
-        add(x, x, out, 8, grid=1, block=8, out=out)
-        assert out.numpy().tolist() == [2.0] * 8
+            module["add"](x, x, out, 8, grid=1, block=8, out=out)
+
+
+def test_a_kernel_loads_itself_into_the_next_worker(ledger: Ledger, backend: str) -> None:
+    """From its own copy of the code, once however many threads launch it; a program is recorded anew."""
+    with ledger.start(KERNELED, backend=backend, max_restarts=100, backoff_initial_s=0.0) as pool:
+        device = pool.device(0)
+        module = compiled(device)
+        for generation in range(2, 5):
+            os.kill(pool.call("Kerneled.pid").result(DEADLINE_S), signal.SIGKILL)
+            wait_generation(pool, generation)
+            x = ones(device)
+            with ThreadPoolExecutor(8) as threads:
+                launches = [
+                    threads.submit(module["scale<float>"], x, 2.0, 8, grid=1, block=8, inout=x) for _ in range(8)
+                ]
+                for each in launches:
+                    each.result(DEADLINE_S).result(DEADLINE_S)
+            assert x.numpy().tolist() == [2.0**8] * 8
+        os.kill(pool.call("Kerneled.pid").result(DEADLINE_S), signal.SIGKILL)
+        wait_generation(pool, 5)
+        x, add = ones(device), module.renew()["add"]
+        with device.program() as p:
+            out = p.empty((8,), "float32")
+            p.kernels.launch(add, x, x, out, 8, grid=1, block=8, out=out)
+            p.returns(out)
+        assert p.run().result(DEADLINE_S).numpy().tolist() == [2.0] * 8
 
 
 def test_another_client_launches_a_module_that_it_is_given(pool: atomr_mp.Pool, module: KernelModule) -> None:

@@ -26,7 +26,9 @@ from tests.support import settled
 
 STREAM: Final = 0x77
 SIZES: Final = {"axpy": ((0, 8), (8, 4), (16, 8)), "bare": ()}
-CODE: Final = ReadCode(b"code", {name: KernelImage(name, sizes, 0) for name, sizes in SIZES.items()}, {}, "", "")
+CODE: Final = ReadCode(
+    b"code", bytes(32), {name: KernelImage(name, sizes, 0) for name, sizes in SIZES.items()}, {}, "", ""
+)
 
 
 class FakeStream:

@@ -89,7 +89,7 @@ class KernelLibrary(Library):
         if request.kind == "cubin":
             if request.options:
                 raise errors.InvalidRequest("options are the linker's, and machine code is not linked")
-            return self.service.read(request.code)
+            return self.service.read(request.code, {name: shown for shown, name in request.shown})
         part = LinkInput(f"code.{request.kind}", CodeKind(request.kind), request.code)
         job = LinkJob((part,), request.arch or self._architecture(), request.options)
         return self.service.submit(job, self._deadline_s(request.limit_s))
@@ -113,11 +113,12 @@ class KernelLibrary(Library):
         return time.monotonic() + (limit_s or self.service.limits.wall_s)
 
     def _answer(self, read: ReadCode) -> list[Any]:
-        """Return a buffer that names a module, the digest of its code, its kernels, and the compiler's messages."""
+        """Return a buffer that names a module, its digest, its kernels, the compiler's messages, and its code."""
         module = self._loaded(read)
         name = self.context.store.buffers.allocate(self.context.holder(), "uint8", (1,))
         name.attached = module
-        return [name, module.digest, module.facts(), read.messages]
+        code = read.code if len(read.code) <= kernels.KEPT_CODE_BYTES else b""
+        return [name, module.digest, module.facts(), read.messages, code]
 
 
 def _check_bounds(image: KernelImage, request: kernels.KernelLaunch) -> None:

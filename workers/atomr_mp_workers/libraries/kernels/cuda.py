@@ -53,34 +53,34 @@ class LoadedKernel:
     """A kernel that the driver has loaded, and what limits its launches.
 
     Args:
-        kernel: The driver's handle.
-        device: The driver's handle of the device.
+        kernel: The driver's handle, of no context.
+
+    Raises:
+        CUDADriverError: It cannot be loaded.
     """
 
-    def __init__(self, kernel: Any, device: Any) -> None:
-        self.kernel: Final = kernel
-        self._device: Final = device
+    def __init__(self, kernel: Any) -> None:
+        (self.function,) = checked(driver.cuKernelGetFunction(kernel))
+        """The driver's handle in the context of this process."""
         # Asking has the kernel loaded now, where code is loaded lazily (CUDA's default): no graph may do that.
         self.threads: Final = self._asked(_FUNCTION.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
         self.static_bytes: Final = self._asked(_FUNCTION.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
-        self.function: Final = driver.CUfunction(int(kernel))
         self._allowed_bytes = STATIC_SHARED_BYTES - self.static_bytes
 
     def _asked(self, attribute: Any) -> int:
-        (value,) = checked(driver.cuKernelGetAttribute(attribute, self.kernel, self._device))
+        (value,) = checked(driver.cuFuncGetAttribute(attribute, self.function))
         return int(value)
 
     def allow(self, nbytes: int) -> None:
         """Allow launches with so many bytes of shared memory beside its own."""
         if nbytes > self._allowed_bytes:
             attribute = _FUNCTION.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            checked(driver.cuKernelSetAttribute(attribute, nbytes, self.kernel, self._device))
+            checked(driver.cuFuncSetAttribute(self.function, attribute, nbytes))
             self._allowed_bytes = nbytes
 
     def blocks_at_a_time(self, threads: int, shared: int) -> int:
         """Return how many blocks a multiprocessor takes at a time."""
-        (function,) = checked(driver.cuKernelGetFunction(self.kernel))
-        (blocks,) = checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared))
+        (blocks,) = checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, threads, shared))
         return int(blocks)
 
 
@@ -130,8 +130,9 @@ class CudaKernels(KernelLibrary):
                     raise _refused(error) from error
                 raise
         streams: dict[int, Any] = {}
-        unload = functools.partial(_unloader.unload, library, streams)
-        return LoadedModule(read.code, read.kernels, read.shown, handles, streams, unload)
+        _unloader.start()
+        unload = functools.partial(_unloader.unload, library, streams, cupy.cuda.runtime.getDevice())
+        return LoadedModule(read.digest, read.kernels, read.shown, handles, streams, unload)
 
     def _handles(self, library: Any, images: Mapping[str, KernelImage]) -> dict[str, LoadedKernel]:
         """Return the kernels of loaded code.
@@ -153,7 +154,7 @@ class CudaKernels(KernelLibrary):
                 raise errors.InvalidRequest(
                     f"the driver says that {name} has the parameters {told}; the code says {image.parameters}"
                 )
-            handles[name] = LoadedKernel(kernel, self._device)
+            handles[name] = LoadedKernel(kernel)
         return handles
 
     def _launch(self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch) -> None:
@@ -251,18 +252,22 @@ class Unloader:
         self._lock: Final = threading.Lock()
         self._started = False
 
-    def unload(self, library: Any, streams: dict[int, Any]) -> None:
-        """Unload code. Any thread.
-
-        Args:
-            library: The driver's handle.
-            streams: The streams that it was launched on, by their addresses.
-        """
+    def start(self) -> None:
+        """Start the thread, unless that was done. Any thread."""
         with self._lock:
             if not self._started:
                 self._started = True
                 threading.Thread(target=self._run, name="unloading", daemon=True).start()
-        self._queue.put((library, streams, cupy.cuda.runtime.getDevice()))
+
+    def unload(self, library: Any, streams: dict[int, Any], device: int) -> None:
+        """Unload code. Any thread, also amid a collection or at the end of the process: nothing is waited for.
+
+        Args:
+            library: The driver's handle.
+            streams: The streams that it was launched on, by their addresses.
+            device: CUDA's number of the device.
+        """
+        self._queue.put((library, streams, device))
 
     def _run(self) -> None:
         while True:

@@ -31,7 +31,7 @@ class HostKernels(KernelLibrary):
         return MAJORS[0]
 
     def _loaded(self, read: ReadCode) -> LoadedModule:
-        return LoadedModule(read.code, read.kernels, read.shown, {}, {}, None)
+        return LoadedModule(read.digest, read.kernels, read.shown, {}, {}, None)
 
     def _check(self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch) -> None:  # noqa: ARG002
         names = _names(module, image)

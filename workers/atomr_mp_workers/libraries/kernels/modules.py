@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ class LoadedModule:
     """A loaded module. It is unloaded with its last reference: a client's ref, a launch that runs, or a graph.
 
     Args:
-        code: Its machine code.
+        digest: SHA-256 of its machine code.
         kernels: Its kernels by their names in the code.
         shown: The callers' names of some of them, by those in the code.
         handles: What the backend launches, by the names in the code.
@@ -26,14 +25,14 @@ class LoadedModule:
 
     def __init__(
         self,
-        code: bytes,
+        digest: bytes,
         kernels: Mapping[str, KernelImage],
         shown: Mapping[str, str],
         handles: Mapping[str, Any],
         streams: dict[int, Any],
         unload: Callable[[], None] | None,
     ) -> None:
-        self.digest: Final = hashlib.sha256(code).digest()
+        self.digest: Final = digest
         self.kernels: Final = kernels
         self.shown: Final = shown
         self.handles: Final = handles

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
@@ -12,15 +14,20 @@ from atomr_mp_workers.compiling import toolkits
 from atomr_mp_workers.compiling.cache import CodeCache, default_folder
 from atomr_mp_workers.compiling.compiler import Compilation, Compiler
 from atomr_mp_workers.compiling.compiler_process import confines
-from atomr_mp_workers.compiling.jobs import Job
+from atomr_mp_workers.compiling.jobs import Job, size_of
 from atomr_mp_workers.compiling.limits import CompileLimits
 from atomr_mp_workers.libraries.kernels.images import KernelImage, kernels_of
+
+SMALL_BYTES: Final = 2**18
+"""Largest job that is checked, and looked up, by the loop: a millisecond."""
 
 
 class ReadCode(NamedTuple):
     """Machine code whose kernels are known."""
 
     code: bytes
+    digest: bytes
+    """Its SHA-256."""
     kernels: dict[str, KernelImage]
     shown: dict[str, str]
     """The caller's names of kernels, by those in the code."""
@@ -46,23 +53,42 @@ class CompileService:
         self._readers: Final = ThreadPoolExecutor(1, "kernels")
 
     def submit(self, job: Job, deadline_s: float) -> Future[ReadCode]:
-        """Have a job done and its code read; see `Compiler.submit`."""
+        """Have a job done and its code read; see `Compiler.submit`. A large job is looked at elsewhere, errors too."""
         done: Future[ReadCode] = Future()
-
-        def read(future: Future[Compilation]) -> None:
-            try:
-                code, key, _ = future.result()
-                shown = {lowered: name for name, lowered in code.lowered.items()}
-                done.set_result(ReadCode(code.code, kernels_of(code.code), shown, code.warnings, key))
-            except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
-                done.set_exception(error)
-
-        self._compiler.submit(job, deadline_s).add_done_callback(read)
+        if size_of(job) <= SMALL_BYTES:
+            self._compiler.submit(job, deadline_s).add_done_callback(partial(_take, done))
+        else:
+            self._readers.submit(self._begin, job, deadline_s, done)
         return done
 
-    def read(self, code: bytes) -> Future[ReadCode]:
-        """Have machine code read that needs no compiler."""
-        return self._readers.submit(lambda: ReadCode(code, kernels_of(code), {}, "", ""))
+    def read(self, code: bytes, shown: dict[str, str]) -> Future[ReadCode]:
+        """Have machine code read that needs no compiler.
+
+        Args:
+            code: The code.
+            shown: The caller's names of kernels, by those in the code.
+        """
+        return self._readers.submit(_read, code, shown, "", "")
+
+    def _begin(self, job: Job, deadline_s: float, done: Future[ReadCode]) -> None:
+        try:
+            self._compiler.submit(job, deadline_s).add_done_callback(partial(_take, done))
+        except errors.AtomrError as error:
+            done.set_exception(error)
+
+
+def _take(done: Future[ReadCode], future: Future[Compilation]) -> None:
+    """Read the code of a job that has ended. A thread of the compiler."""
+    try:
+        code, key, _ = future.result()
+        shown = {lowered: name for name, lowered in code.lowered.items()}
+        done.set_result(_read(code.code, shown, code.warnings, key))
+    except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+        done.set_exception(error)
+
+
+def _read(code: bytes, shown: dict[str, str], messages: str, key: str) -> ReadCode:
+    return ReadCode(code, hashlib.sha256(code).digest(), kernels_of(code), shown, messages, key)
 
 
 @functools.cache
@@ -81,8 +107,8 @@ def service(major: int) -> CompileService:
 def _cache() -> CodeCache | None:
     try:
         return CodeCache(default_folder())
-    except errors.ConfigurationError as error:
-        _LOG.warning("%s; compiled code is not kept", error.message)
+    except (errors.ConfigurationError, RuntimeError) as error:  # the latter where nobody knows this user's home
+        _LOG.warning("%s; compiled code is not kept", error)
         return None
 
 
