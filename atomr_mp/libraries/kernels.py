@@ -282,7 +282,7 @@ class DeviceKernels(LibraryReference):
         try:
             reply = self._request(request, deadline_s)
         except errors.PoisonRequest as error:
-            _name_kernel(error, kernel)
+            _name_kernel(error, kernel.title)
             raise
         except errors.GpuRefStale as stale:
             if code is None or not self._sends or getattr(module, "generation", stale.current) >= stale.current:
@@ -291,7 +291,8 @@ class DeviceKernels(LibraryReference):
             again = msgspec.structs.replace(request.kernel, module=code.ref)
             reply = self._request(msgspec.structs.replace(request, kernel=again), deadline_s)
         if self._sends:
-            reply.explain = lambda error: _name_kernel(error, kernel)
+            title = kernel.title  # not the kernel: a reply keeps no module loaded
+            reply.explain = lambda error: _name_kernel(error, title)
         return reply
 
     def _loaded(self, request: kernels.Load) -> Operand:
@@ -382,10 +383,10 @@ def _show_lines(error: errors.AtomrError, texts: Mapping[str, str]) -> None:
     error.log = "\n".join(shown)
 
 
-def _name_kernel(error: errors.AtomrError, kernel: KernelOf) -> None:
+def _name_kernel(error: errors.AtomrError, title: str) -> None:
     """Name the kernel in an error of its worker's end, to which it may have led."""
     if isinstance(error, errors.PoisonRequest | errors.ContextPoisoned | errors.WorkerLost) and _is_first(error):
-        error.message = f"kernel {kernel.title}: {error.message}"
+        error.message = f"kernel {title}: {error.message}"
 
 
 def _is_first(error: errors.AtomrError) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from atomr_mp_workers import Actor, Context, host_kernel, method
+from atomr_mp_workers.libraries.kernels.modules import LoadedModule
 
 SOURCE: Final = """
 struct Pair { int first; double second; };
@@ -96,6 +98,11 @@ class Kerneled(Actor):
     def pid(self) -> int:
         """Return this process's pid."""
         return os.getpid()
+
+    @method
+    def modules(self) -> int:
+        """Return how many modules are loaded in this process."""
+        return sum(isinstance(each, LoadedModule) for each in gc.get_objects())
 
     @method
     def add_here(self, a: Any, b: Any) -> Any:

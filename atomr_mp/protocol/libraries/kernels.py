@@ -123,7 +123,7 @@ class KernelOf(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """SHA-256 of the module's code: the same in every incarnation of a worker."""
     parameters: ParameterSizes
     """Offset and size of each parameter."""
-    shown: Annotated[str, Meta(max_length=MAX_NAME_CHARS)] = ""
+    shown: Annotated[str, Meta(max_length=MAX_LOWERED_CHARS)] = ""
     """Its name in messages, as the caller has given it."""
 
     @property

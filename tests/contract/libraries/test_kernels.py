@@ -18,7 +18,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.libraries.kernels import DeviceKernel, KernelModule
 from tests.actors.kerneled import NAMES, SOURCE
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, wait_generation
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled, wait_generation
 
 KERNELED: Final = f"{ACTORS}/kerneled.py:Kerneled"
 EMPTY: Final = 'extern "C" __global__ void k() {}'
@@ -279,6 +279,45 @@ def test_a_module_lives_as_long_as_something_of_it(ledger: Ledger, backend: str)
         wait_generation(pool, 2)
         with pytest.raises(errors.GpuRefStale):
             module["add"](x, x, out, 8, grid=1, block=8, out=out)
+
+
+def test_a_module_is_unloaded_with_its_last_reference(ledger: Ledger, backend: str) -> None:
+    """A kernel's, a program's that has been run, a running launch's; or with its client."""
+    with ledger.start(KERNELED, backend=backend) as pool:
+
+        def loaded() -> int:
+            found: int = pool.call("Kerneled.modules").result(DEADLINE_S)
+            return found
+
+        device = pool.device(0)
+        kernels = compiled(device)["scale<float>"]
+        assert loaded() == 1
+        x = ones(device)
+        with device.program() as p:
+            p.kernels.launch(kernels, x, 2.0, 8, grid=1, block=8, inout=x)
+        for _ in range(3):
+            p.run().result(DEADLINE_S)
+        del kernels
+        gc.collect()
+        assert loaded() == 1
+        p.run().result(DEADLINE_S)
+        assert x.numpy().tolist() == [16.0] * 8
+        del p
+        gc.collect()
+        device.zeros(1)
+        assert settled(lambda: loaded() == 0)
+        wait = compiled(device)["wait"]
+        launched = wait(x, 300, grid=1, block=1, inout=x)
+        del wait
+        gc.collect()
+        launched.result(DEADLINE_S)
+        assert x.numpy()[0] == 300 or backend == "cuda"
+        assert settled(lambda: loaded() == 0)
+        with atomr_mp.connect(run_dir=pool.run_dir) as other:
+            held = compiled(other.device(0))
+            assert loaded() == 1
+        assert settled(lambda: loaded() == 0)
+        del held
 
 
 def test_a_kernel_loads_itself_into_the_next_worker(ledger: Ledger, backend: str) -> None:

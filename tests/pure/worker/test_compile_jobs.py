@@ -282,11 +282,12 @@ def test_the_latest_toolkit_that_the_driver_bears_is_found_with_its_own_headers(
 
 
 def test_another_build_or_another_header_is_another_toolkit(tmp_path: Path) -> None:
-    """The digest is part of every key."""
+    """The digest is part of every key. CCCL, which is installed by itself, has its headers in folders of folders."""
     installation(tmp_path / "cuda", 13, 13010)
     digests = []
-    for change in ("", "lib64/libnvrtc.so.13", "lib64/libnvJitLink.so.13", "include/new.h"):
+    for change in ("", "lib64/libnvrtc.so.13", "lib64/libnvJitLink.so.13", "include/new.h", "include/cccl/cuda/std/x"):
         if change:
+            (tmp_path / "cuda" / change).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "cuda" / change).write_bytes(b"not a library either")
         found = find(places=[installed_at(tmp_path / "cuda")])
         assert found

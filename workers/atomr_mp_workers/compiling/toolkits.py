@@ -160,9 +160,20 @@ def _digest(libraries: Iterable[Path], includes: Iterable[Path]) -> str:
     """Return a digest of builds and headers; equal installations in several environments have the same."""
     parts = [f"{library.name} {_build_id(library)}" for library in libraries]
     for folder in includes:
-        parts += sorted(f"{entry.name} {entry.stat().st_size}" for entry in os.scandir(folder) if entry.is_file())
+        parts += sorted(_sizes(folder, ""))
         parts.append("")
     return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _sizes(folder: Path, within: str) -> Iterator[str]:
+    """Yield the path and size of each header below a folder; CCCL has all of its headers in folders of its own."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = f"{within}{entry.name}"
+            if entry.is_file():
+                yield f"{path} {entry.stat().st_size}"
+            elif entry.is_dir(follow_symlinks=False):
+                yield from _sizes(folder / entry.name, f"{path}/")
 
 
 def _build_id(library: Path) -> str:
