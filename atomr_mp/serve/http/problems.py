@@ -29,7 +29,7 @@ STATUSES: Final[dict[str, int]] = {
     errors.Unsupported.code: 422,
     errors.NumericalError.code: 422,
     errors.CompilationFailed.code: 422,
-    errors.KernelsForbidden.code: 403,
+    errors.KernelsForbidden.code: 422,
     errors.Overloaded.code: 429,
     errors.DeviceUnavailable.code: 503,
     errors.PoolUnreachable.code: 503,
