@@ -22,7 +22,7 @@ SOURCE: Final = Compile("source")
 def session(refused: str = "", *, remote: bool = False) -> Holder:
     """Return a session's holder."""
     holder = Holder(1)
-    holder.no_kernels, holder.remote = refused, remote
+    holder.no_kernels, holder.is_relayed = refused, remote
     return holder
 
 
