@@ -520,17 +520,19 @@ class Pool:
         self._client.read_session_if_old()
         return self._client.methods
 
-    def method_info(self, method: str) -> MethodInfo:
+    def method_info(self, method: str, deadline_s: float | None = None) -> MethodInfo:
         """Return the description of a request: its parameters, their JSON Schema, whether it is idempotent.
 
         Args:
             method: "Actor.method".
+            deadline_s: How long a thread waits to know while the pool starts; None for 30 s.
 
         Raises:
             InvalidRequest: There is no such method; or, in an event loop, the pool is starting and its methods are not
                 known yet, for which a thread waits.
+            DeadlineExceeded: The pool still starts.
         """
-        return self._known.known(method, DEFAULT_DEADLINE_S)
+        return self._known.known(method, amounts.deadline(deadline_s, DEFAULT_DEADLINE_S))
 
     @property
     def lost(self) -> errors.PoolLost | None:

@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from atomr_mp.protocol import values
 from atomr_mp.protocol.refs import ClientArray, WireRef
+
+GivenArguments = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
+"""Returns a request's arguments, by position and by name."""
+
+
+def kept(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GivenArguments:
+    """Return a function that gives a request's arguments as they are now. They are copied only if need be.
+
+    Raises:
+        InvalidRequest: They cannot be sent.
+    """
+    if all(type(each) in _FIXED for each in (*args, *kwargs.values())):
+        fixed = dict(kwargs)
+        return lambda: (args, fixed)
+    return TakenArguments(args, kwargs).given
+
+
+_FIXED: Final = frozenset({bool, bytes, complex, float, int, str, type(None)})
+"""Types whose values never change."""
 
 
 class TakenArguments:

@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from atomr_mp import errors
 from atomr_mp.client.callers import calling_loop
 from atomr_mp.client.reply_stream import ReplyStream
+from atomr_mp.client.taken_arguments import kept
 from atomr_mp.device import DEFAULT_DEADLINE_S
 from atomr_mp.mapping.schedule import MAX_DEPTH
 from atomr_mp.operator.pool_status import PoolStatus
@@ -27,7 +28,7 @@ from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.ray.cluster_map import run_map
 from atomr_mp.ray.cluster_reply import ClusterReply
-from atomr_mp.ray.failover import ClusterCall
+from atomr_mp.ray.failover import ClusterCall, ref_among
 from atomr_mp.ray.member import NodeInfo
 from atomr_mp.ray.node import NodePool
 from atomr_mp.ray.nodes import NodeName, Nodes
@@ -198,7 +199,7 @@ class Cluster:
             PoolUnreachable: Its pool does not answer in time.
         """
         within_s = amounts.duration("within_s", within_s, zero=True)
-        any_call = ClusterCall("", (), None, None, 0, node=self._nodes.index(node))
+        any_call = ClusterCall("", kept((), {}), None, None, 0, node=self._nodes.index(node))
         pool = self._nodes.wait_reached(any_call, within_s).reached
         if pool is None:
             raise errors.PoolUnreachable("the node's pool was lost just now")
@@ -260,14 +261,27 @@ class Cluster:
         pool = None if member is None else member.pool
         if pool is None and not in_loop:
             pool = self.pool(at, left_s)
-        info = None if pool is None else pool.method_info(method)
+        info = None if pool is None or member is None else member.declared(method, 0.0 if in_loop else left_s)
         if info is not None and info.deadline_s and deadline_s is None:
             left_s = info.deadline_s
-        deadline_ns = began_ns + int(left_s * 1e9)
-        idempotent = info is not None and info.idempotent
-        call = ClusterCall(method, args, kwargs, device, deadline_ns, priority, wait, at, idempotent)
-        attempt = None if pool is None else nodes.send_at_once(call, first=member)
-        return ClusterReply(call, nodes, attempt if attempt is not None or in_loop else nodes.send(call))
+        call = ClusterCall(
+            method,
+            lambda: (args, kwargs or {}),
+            ref_among(args, kwargs),
+            device,
+            began_ns + int(left_s * 1e9),
+            priority,
+            wait,
+            at,
+            idempotent=info is not None and info.idempotent,
+            called_ns=began_ns if info is None and deadline_s is None else None,
+        )
+        attempt = None if info is None else nodes.send_at_once(call, first=member)
+        if attempt is None and not in_loop:
+            attempt = nodes.send(call)
+        if attempt is None or (at is None and call.ref is None):  # it may be sent later
+            call = call._replace(given=kept(args, kwargs or {}))
+        return ClusterReply(call, nodes, attempt)
 
     def stream(
         self,
@@ -298,7 +312,8 @@ class Cluster:
         """
         within_s = 0.0 if calling_loop() is not None else DEFAULT_DEADLINE_S
         until = time.monotonic() + within_s
-        call = ClusterCall(method, args, kwargs, options.get("device"), 0, node=self._nodes.index(node))
+        ref, at = ref_among(args, kwargs), self._nodes.index(node)
+        call = ClusterCall(method, kept((), {}), ref, options.get("device"), 0, node=at)
         while True:
             pool = self._nodes.member_for(call, until - time.monotonic()).pool
             if pool is not None:

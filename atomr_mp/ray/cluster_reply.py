@@ -19,8 +19,8 @@ class Attempt(NamedTuple):
 
     node: int
     reply: Reply
-    idempotent: bool = False
-    """Whether its method may run twice, as its node says."""
+    call: ClusterCall
+    """The call, with what its node says of the method."""
     epoch: bytes = b""
     """The life of the pool that has it."""
 
@@ -175,7 +175,7 @@ class ClusterReply:
             if self._attempt is None:
                 try:
                     self._attempt = self._nodes.send(self._call)
-                    self._call = self._call._replace(idempotent=self._attempt.idempotent)
+                    self._call = self._attempt.call
                 except errors.AtomrError as error:
                     self._unsent = errors.unraised(error)
                     raise

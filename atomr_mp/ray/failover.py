@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.client.memory.refs import GpuRef
+from atomr_mp.client.taken_arguments import GivenArguments
+from atomr_mp.protocol.messages.devices import MethodInfo
 
 
 class ClusterCall(NamedTuple):
     """A call, with everything needed to make it again."""
 
     method: str
-    args: Sequence[Any]
-    kwargs: dict[str, Any] | None
+    given: GivenArguments
+    """Its arguments as they were at the call."""
+    ref: GpuRef | None
+    """A ref among them, which ties the call to the ref's node; None if there is none."""
     device: int | None
     deadline_ns: int
     """The deadline of all attempts together, by CLOCK_MONOTONIC."""
@@ -23,12 +27,21 @@ class ClusterCall(NamedTuple):
     node: int | None = None
     """The node that the caller named; None for any."""
     idempotent: bool = False
+    called_ns: int | None = None
+    """When it was made, if its deadline becomes the method's own, which is not known yet; else None."""
 
-    @property
-    def ref(self) -> GpuRef | None:
-        """A ref among the arguments, which ties the call to the ref's node; None if there is none."""
-        arguments = (*self.args, *self.kwargs.values()) if self.kwargs else self.args
-        return next((each for each in arguments if isinstance(each, GpuRef)), None)
+    def knowing(self, info: MethodInfo) -> ClusterCall:
+        """Return the call with what its method's description says of it."""
+        deadline_ns = self.deadline_ns
+        if self.called_ns is not None and info.deadline_s:
+            deadline_ns = self.called_ns + int(info.deadline_s * 1e9)
+        return self._replace(deadline_ns=deadline_ns, idempotent=info.idempotent, called_ns=None)
+
+
+def ref_among(args: Iterable[Any], kwargs: dict[str, Any] | None) -> GpuRef | None:
+    """Return a ref among a call's arguments; None if there is none."""
+    arguments = (*args, *kwargs.values()) if kwargs else args
+    return next((each for each in arguments if isinstance(each, GpuRef)), None)
 
 
 _NODE_LOST: Final = (errors.PoolLost, errors.DeviceUnavailable)

@@ -13,10 +13,12 @@ from ray.exceptions import RayError
 
 from atomr_mp import errors
 from atomr_mp.client.client import Client
+from atomr_mp.client.known_methods import NOT_KNOWN_YET, KnownMethods
 from atomr_mp.client.lanes.session import LONGEST_WAIT_S
 from atomr_mp.client.memory.refs import GpuRef
 from atomr_mp.pool import Pool
 from atomr_mp.process.files.rundir import RunDirectory
+from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.ray.failover import StartedCalls
 from atomr_mp.ray.node_death import wait_lost
 from atomr_mp.ray.outcomes import Outcome, value_of
@@ -159,6 +161,27 @@ class Member:
             return device in ready_now
         home = client.homes.get(method.partition(".")[0]) if type(method) is str else None  # the pool refuses others
         return bool(ready_now if home is None else ready_now.intersection(home))
+
+    def declared(self, method: str, within_s: float) -> MethodInfo | None:
+        """Return a method's description; None if it is not known yet, or the pool has been lost.
+
+        Args:
+            method: "Actor.method".
+            within_s: How long to wait to know while the pool starts; 0 for not at all.
+
+        Raises:
+            InvalidRequest: There is no such method.
+            DeadlineExceeded: The pool still starts.
+        """
+        client = self._client
+        if client is None or self.reached is None:
+            return None
+        known = KnownMethods(client)
+        try:
+            info = known.known(method, within_s) if within_s else known.info(method)
+        except errors.PoolLost:
+            return None
+        return None if info is NOT_KNOWN_YET else info
 
     def owns(self, ref: GpuRef) -> bool:
         """Whether the node's pool has a ref's memory, by this session."""

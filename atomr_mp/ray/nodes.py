@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import ray
 
 from atomr_mp import errors
+from atomr_mp.client.callers import calling_loop
 from atomr_mp.pool import Pool
 from atomr_mp.protocol import amounts
 from atomr_mp.ray.cluster_reply import Attempt
@@ -264,21 +265,30 @@ class Nodes:
 
 
 def _attempt(member: Member, call: ClusterCall) -> Attempt | None:
-    """Send a call to a node; return None if that node was lost just now."""
+    """Send a call to a node; return None if that node was lost just now, or a coroutine cannot wait for its methods."""
     pool = member.pool
     if pool is None:
         return None
-    left_s = (call.deadline_ns - time.monotonic_ns()) / 1e9
     try:
+        if call.called_ns is not None or not call.idempotent:
+            info = member.declared(call.method, 0.0 if calling_loop() is not None else max(0.0, _left_s(call)))
+            if info is None:
+                return None
+            call = call.knowing(info)
+        args, kwargs = call.given()
         reply = pool.call(
             call.method,
-            *call.args,
+            *args,
             device=call.device,
-            deadline_s=left_s,
+            deadline_s=_left_s(call),
             priority=call.priority,
             wait=call.wait,
-            kwargs=call.kwargs,
+            kwargs=kwargs,
         )
     except errors.PoolLost:
         return None
-    return Attempt(member.index, reply, call.idempotent or pool.method_info(call.method).idempotent, pool.epoch)
+    return Attempt(member.index, reply, call, pool.epoch)
+
+
+def _left_s(call: ClusterCall) -> float:
+    return (call.deadline_ns - time.monotonic_ns()) / 1e9

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
+from atomr_mp.client.taken_arguments import kept
 from atomr_mp.ray.failover import ClusterCall, StartedCalls, goes_on
 from atomr_mp.ray.gpu_locks import given_gpus
 from atomr_mp.ray.outcomes import outcome, value_of
@@ -20,27 +21,34 @@ def lost(*, maybe_executed: bool) -> errors.PoolLost:
     return errors.SessionLost("gone", maybe_executed=maybe_executed)
 
 
+NOTHING = kept((), {})
+
+
 @pytest.mark.parametrize(
     ("call", "error", "expected"),
     [
-        (ClusterCall("A.m", (), None, None, LATER_NS, idempotent=True), lost(maybe_executed=True), True),
-        (ClusterCall("A.m", (), None, None, LATER_NS), lost(maybe_executed=True), False),
-        (ClusterCall("A.m", (), None, None, LATER_NS), lost(maybe_executed=False), True),
-        (ClusterCall("A.m", (), None, 1, LATER_NS), lost(maybe_executed=False), True),
-        (ClusterCall("A.m", (), None, None, LATER_NS, node=0, idempotent=True), lost(maybe_executed=False), False),
-        (ClusterCall("A.m", (), None, None, NOW_NS, idempotent=True), lost(maybe_executed=False), False),
-        (ClusterCall("A.m", (), None, None, LATER_NS), errors.DeviceUnavailable("stopped"), True),
-        (ClusterCall("A.m", (), None, None, LATER_NS), errors.DeviceUnavailable("stops", maybe_executed=True), False),
-        (ClusterCall("A.m", (), None, None, LATER_NS, node=0), errors.DeviceUnavailable("stopped"), False),
-        (ClusterCall("A.m", (), None, None, LATER_NS, idempotent=True), errors.WorkerLost("killed"), False),
-        (ClusterCall("A.m", (), None, None, LATER_NS), errors.WorkerLost("killed"), False),
-        (ClusterCall("A.m", (), None, None, LATER_NS), errors.WorkerLost("killed", maybe_executed=False), True),
-        (ClusterCall("A.m", (), None, 1, LATER_NS), errors.ContextPoisoned("bad", maybe_executed=False), True),
-        (ClusterCall("A.m", (), None, None, LATER_NS), errors.ConnectionLost("ended", maybe_executed=False), True),
-        (ClusterCall("A.m", (), None, None, LATER_NS), errors.ConnectionLost("ended", maybe_executed=True), False),
-        (ClusterCall("A.m", (), None, None, LATER_NS), errors.InvalidRequest("wrong"), False),
-        (ClusterCall("A.m", (), None, None, LATER_NS, idempotent=True), errors.ActorFailed("raised"), False),
-        (ClusterCall("A.m", (), None, None, LATER_NS, idempotent=True), None, False),
+        (ClusterCall("A.m", NOTHING, None, None, LATER_NS, idempotent=True), lost(maybe_executed=True), True),
+        (ClusterCall("A.m", NOTHING, None, None, LATER_NS), lost(maybe_executed=True), False),
+        (ClusterCall("A.m", NOTHING, None, None, LATER_NS), lost(maybe_executed=False), True),
+        (ClusterCall("A.m", NOTHING, None, 1, LATER_NS), lost(maybe_executed=False), True),
+        (ClusterCall("A.m", NOTHING, None, None, LATER_NS, node=0, idempotent=True), lost(maybe_executed=False), False),
+        (ClusterCall("A.m", NOTHING, None, None, NOW_NS, idempotent=True), lost(maybe_executed=False), False),
+        (ClusterCall("A.m", NOTHING, None, None, LATER_NS), errors.DeviceUnavailable("stopped"), True),
+        (
+            ClusterCall("A.m", NOTHING, None, None, LATER_NS),
+            errors.DeviceUnavailable("stops", maybe_executed=True),
+            False,
+        ),
+        (ClusterCall("A.m", NOTHING, None, None, LATER_NS, node=0), errors.DeviceUnavailable("stopped"), False),
+        (ClusterCall("A.m", NOTHING, None, None, LATER_NS, idempotent=True), errors.WorkerLost("killed"), False),
+        (ClusterCall("A.m", NOTHING, None, None, LATER_NS), errors.WorkerLost("killed"), False),
+        (ClusterCall("A.m", NOTHING, None, None, LATER_NS), errors.WorkerLost("killed", maybe_executed=False), True),
+        (ClusterCall("A.m", NOTHING, None, 1, LATER_NS), errors.ContextPoisoned("bad", maybe_executed=False), True),
+        (ClusterCall("A.m", NOTHING, None, None, LATER_NS), errors.ConnectionLost("ended", maybe_executed=False), True),
+        (ClusterCall("A.m", NOTHING, None, None, LATER_NS), errors.ConnectionLost("ended", maybe_executed=True), False),
+        (ClusterCall("A.m", NOTHING, None, None, LATER_NS), errors.InvalidRequest("wrong"), False),
+        (ClusterCall("A.m", NOTHING, None, None, LATER_NS, idempotent=True), errors.ActorFailed("raised"), False),
+        (ClusterCall("A.m", NOTHING, None, None, LATER_NS, idempotent=True), None, False),
     ],
 )
 def test_only_what_may_run_elsewhere_goes_on(

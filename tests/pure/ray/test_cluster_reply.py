@@ -3,48 +3,19 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Collection, Generator
 from typing import Any, cast
 
 import pytest
 
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply
+from atomr_mp.client.taken_arguments import kept
 from atomr_mp.mapping.schedule import Failure
 from atomr_mp.ray.cluster_map import run_map
 from atomr_mp.ray.cluster_reply import Attempt, ClusterReply
 from atomr_mp.ray.failover import ClusterCall
-
-
-class Answered:
-    """A reply that has its outcome, or gets it from the test."""
-
-    def __init__(self, value: Any = None, error: errors.AtomrError | None = None) -> None:
-        self.value, self.error = value, error
-        self.done = self.is_over = True
-        self.device, self.cancelled = 0, False
-
-    def exception(self, _timeout_s: float | None = None) -> errors.AtomrError | None:
-        """Return the error."""
-        return self.error
-
-    def result(self, _timeout_s: float | None = None) -> Any:
-        """Return the value, or raise the error."""
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-    def cancel(self) -> None:
-        """Remember it."""
-        self.cancelled = True
-
-    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call back at once."""
-        callback(self)
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        yield from asyncio.sleep(0).__await__()
-        return self.result()
+from tests.fakes.answered import Answered
 
 
 class Nodes:
@@ -66,17 +37,19 @@ class Nodes:
         self.asked.append(attempt.node)
         return self.started
 
-    def send(self, _call: ClusterCall, avoid: Collection[int] = ()) -> Attempt:
+    def send(self, call: ClusterCall, avoid: Collection[int] = ()) -> Attempt:
         """Return the next answer, from the next node."""
         self.avoided.append(set(avoid))
         answer = self.left.pop(0)
         if isinstance(answer, errors.AtomrError):
             raise answer
-        return Attempt(len(self.avoided) - 1, cast("Reply", answer))
+        return Attempt(len(self.avoided) - 1, cast("Reply", answer), call)
 
     def call(self, *, idempotent: bool = True, node: int | None = None, unsent: bool = False) -> ClusterReply:
         """Make a call."""
-        call = ClusterCall("A.m", (), None, None, time.monotonic_ns() + 10**10, node=node, idempotent=idempotent)
+        call = ClusterCall(
+            "A.m", kept((), {}), None, None, time.monotonic_ns() + 10**10, node=node, idempotent=idempotent
+        )
         return ClusterReply(call, self, None if unsent else self.send(call, ()))
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 
+import numpy as np
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
+from atomr_mp.client.taken_arguments import kept
+from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState, MethodInfo
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'atomr-mp[ray]'")
 from atomr_mp.ray import member as member_module
@@ -21,6 +25,7 @@ from atomr_mp.ray.failover import ClusterCall
 from atomr_mp.ray.member import Member, NodeInfo
 from atomr_mp.ray.nodes import Nodes
 from atomr_mp.ray.places import Places, wait_reserved
+from tests.fakes.answered import Answered
 from tests.support import DEADLINE_S
 
 
@@ -39,8 +44,11 @@ class Session:
         self.unanswered = 0
         self.memory = object()
         self.epoch = b"epoch"
-        self.lost = None
+        self.lost: errors.AtomrError | None = None
         self.called: list[tuple[Any, ...]] = []
+        self.methods: dict[str, MethodInfo] = {"A.m": MethodInfo("A.m", [], idempotent=True, deadline_s=None, doc="")}
+        self.ends: errors.AtomrError | None = None
+        """How its next call ends, and it with it."""
         self._listeners: list[Any] = []
 
     def on_event(self, listener: Any) -> None:
@@ -53,14 +61,22 @@ class Session:
         for each in self._listeners:
             each(object())
 
-    def method_info(self, _method: str) -> SimpleNamespace:
-        """Return that the method may run twice."""
-        return SimpleNamespace(idempotent=True, deadline_s=None)
+    def method_info(self, method: str) -> MethodInfo:
+        """Return what is known of a method."""
+        return self.methods[method]
 
-    def call(self, *args: Any, **_options: Any) -> SimpleNamespace:
-        """Take a call."""
-        self.called.append(args)
-        return SimpleNamespace(error=None, done=True)
+    def read_session(self) -> None:
+        """Have nothing more to read."""
+
+    def wait_until(self, condition: Any, _within_s: float) -> bool:
+        """Say at once whether it came."""
+        return bool(condition())
+
+    def call(self, *args: Any, deadline_s: float = 0.0, **_options: Any) -> Any:
+        """Take a call, as its arguments are now."""
+        self.called.append(tuple(copy.copy(each) if isinstance(each, list | np.ndarray) else each for each in args))
+        self.lost = self.ends
+        return Answered(error=self.ends, value=deadline_s)
 
     stream = call
 
@@ -290,9 +306,12 @@ class Actor:
         return self._answer
 
 
+CALL: Final = ClusterCall("A.m", kept((), {}), None, None, 0)
+
+
 def lost_call(number: int, epoch: bytes = b"\x01") -> Attempt:
     """Return a call that was lost with its pool."""
-    return Attempt(0, cast("Any", SimpleNamespace(id=number, sent_ns=time.monotonic_ns())), epoch=epoch)
+    return Attempt(0, cast("Any", SimpleNamespace(id=number, sent_ns=time.monotonic_ns())), CALL, epoch=epoch)
 
 
 @pytest.mark.parametrize(
@@ -334,11 +353,40 @@ def test_after_the_end_no_question_starts_ray_again(over: str, monkeypatch: pyte
     assert not actor.asked
 
 
+def test_a_call_that_is_sent_again_has_the_arguments_of_the_call() -> None:
+    """Its caller may write to them at once."""
+    first, second = Session(True), Session(True)
+    first.ends = errors.PoolLost("gone")
+    array, items = np.arange(3.0), [1, "item"]
+    reply = cluster_of(nodes_of(first, second)).call("A.m", array, items, "text")
+    array[:], items[1] = 7, "changed"
+    reply.result()
+    ((_, sent, *others),) = second.called
+    assert (sent.tolist(), others) == ([0, 1, 2], [[1, "item"], "text"])
+
+
+def test_a_coroutine_s_call_waits_for_a_node_that_does_not_know_its_methods_yet() -> None:
+    """Its method's own deadline holds from the call on, and its arguments are those of the call."""
+    known, session = MethodInfo("A.m", [], idempotent=True, deadline_s=60.0, doc=""), Session(False)
+    session.methods = {}
+
+    async def use() -> float:
+        items = [1]
+        reply = cluster_of(nodes_of(session)).call("A.m", items)
+        items.append(2)
+        assert not session.called
+        session.methods = {"A.m": known}
+        return cast("float", await reply)
+
+    assert 50 < asyncio.run(use()) <= 60
+    assert [each[1:] for each in session.called] == [([1],)]
+
+
 def test_a_call_is_sent_to_the_next_node_when_the_first_is_lost() -> None:
     """A node whose session has just ended is no reason to fail."""
     nodes = nodes_of(gone := Session(True), Session(True))
     gone.call = _lost  # type: ignore[method-assign]
-    call = ClusterCall("A.m", (), None, None, time.monotonic_ns() + int(DEADLINE_S * 1e9))
+    call = ClusterCall("A.m", kept((), {}), None, None, time.monotonic_ns() + int(DEADLINE_S * 1e9))
     assert nodes.send(call).node == 1
 
 
