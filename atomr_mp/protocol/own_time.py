@@ -15,9 +15,10 @@ whoever judges looks more often than that. What has come in is taken in before a
 | A remote client | the relay | `Patience`; `OwnTime` of its `tunnel.keeper` |
 | A worker | clients that do not read their answers | what it writes right before it judges |
 | A worker | readers of streams, and their relays | two looks, `OpenStreams` |
+| A worker | ranks that do not begin what is published | two looks, `JoinedEpoch` |
 | An HTTP server | the supervisor, front ends | `OwnTime` of `SupervisorWatch` and `Heartbeats` |
 
-Ranks of a world do not judge each other: a meeting lasts until the supervisor ends it.
+No rank of a world judges another that it meets: a meeting lasts until the supervisor ends it.
 """
 
 from __future__ import annotations

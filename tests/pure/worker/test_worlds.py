@@ -461,7 +461,7 @@ def test_a_member_that_does_not_begin_in_time_is_found(fleet: Fleet) -> None:
     second.finish()
     first.feed()
     dues = []
-    for _ in range(2):
+    for _ in range(3):  # the last look is the second that finds it late
         assert not first.sent
         dues.append(first.member.due_ns or 0)
         now_ns = max(now_ns, *dues)
@@ -469,6 +469,26 @@ def test_a_member_that_does_not_begin_in_time_is_found(fleet: Fleet) -> None:
     assert all(dues)
     assert first.sent == [control.EpochBroken(WORLD, 1, "has not begun a call in time", 1, late=True)]
     assert third.ahead
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_after_all_processes_stood_still_a_member_has_time_to_begin(fleet: Fleet, *, begins: bool) -> None:
+    """As with their container: the first look finds that nobody has begun what was published."""
+    first, second, third = fleet.processes
+    for each in (third, second, first):
+        each.arrive(1, 1, 1)
+        each.look(10)
+    later_ns = 100 * int(TIMEOUT_S * 1e9)
+    first.look(later_ns)
+    assert not first.sent
+    due_ns = first.member.due_ns
+    assert due_ns is not None
+    assert due_ns > later_ns
+    if begins:
+        for each in fleet.processes:
+            each.feed()
+    first.look(due_ns)
+    assert bool(first.sent) is not begins
 
 
 def test_nothing_more_is_published_while_a_suspect_waits_in_a_process(fleet: Fleet) -> None:
@@ -511,7 +531,7 @@ def test_a_first_rank_that_does_not_see_a_waiting_suspect_is_late(fleet: Fleet) 
         each.arrive(1, 1, 1)
     second.look(20 + timeout_ns)
     first.look(20 + timeout_ns)
-    for at_ns in (30 + timeout_ns, 29 + 2 * timeout_ns, 30 + 2 * timeout_ns):
+    for at_ns in (30 + timeout_ns, 29 + 2 * timeout_ns, 30 + 2 * timeout_ns, 30 + 3 * timeout_ns):
         assert not second.sent
         second.member.look(at_ns, away=True)
     assert second.sent == [control.EpochBroken(WORLD, 1, "has not begun a call in time", 0, late=True)]
@@ -529,7 +549,7 @@ def test_a_member_in_whose_process_a_suspect_runs_is_not_late(fleet: Fleet) -> N
         each.feed()
         each.finish()
     now_ns = 10
-    for away in (True, True, False, False):
+    for away in (True, True, False, False, False):
         assert not first.sent
         now_ns += 2 * timeout_ns
         second.member.look(now_ns, away=away)
@@ -610,8 +630,9 @@ def test_rank_0_is_rung_in_the_end_for_notes_of_a_call_without_its_own_part(flee
     second.arrive(1, 2, 1)
     second.look(later_ns + timeout_ns - 1)
     assert fleet.rung(LOOP_BELL, 0)
-    assert not second.sent
     second.look(later_ns + timeout_ns)
+    assert not second.sent
+    second.look(second.member.due_ns or 0)
     assert second.sent == [control.EpochBroken(WORLD, 1, "has not begun a call in time", 0, late=True)]
 
 

@@ -35,6 +35,9 @@ from atomr_mp_workers.worlds.order.steps import PartKey, StreamEnd
 RING_AFTER_NS: Final = 100_000_000
 """After so long, at most, rank 0 is rung for notes for which it does not ask."""
 
+DOUBT_NS: Final = 1_000_000_000
+"""How long, at most, a member that was found to be late has until the second look."""
+
 
 class JoinedEpoch:
     """One epoch that this process has joined.
@@ -78,6 +81,9 @@ class JoinedEpoch:
         self._has_rung = False
         """Whether rank 0 was rung for that."""
         self._ring_after_ns: Final = min(RING_AFTER_NS, begin_timeout_ns // 8)
+        self._doubt_ns: Final = min(DOUBT_NS, begin_timeout_ns // 4)
+        self._doubted: tuple[int, int] | None = None
+        """A rank that was found to be late, and when to look again; None if none was at the last look."""
 
     @property
     def is_over(self) -> bool:
@@ -102,8 +108,12 @@ class JoinedEpoch:
     @property
     def due_ns(self) -> int | None:
         """When to look at the latest, if nothing else happens."""
+        again_ns = None if self._doubted is None else self._doubted[1]
         if self.publisher is not None:
-            return self.publisher.due_ns
+            due_ns = self.publisher.due_ns
+            return due_ns if again_ns is None or (due_ns is not None and due_ns < again_ns) else again_ns
+        if again_ns is not None:
+            return again_ns
         if self._untaken_ns is not None and not self._has_rung:
             return self._untaken_ns + self._ring_after_ns
         since_ns = self._since_ns
@@ -119,11 +129,21 @@ class JoinedEpoch:
         """Return a rank that should have done something by now, None if there is none. Look again at `due_ns`.
 
         Rank 0 is late if it does not take notes, or see that a suspect waits here; others if they do not begin what
-        is published.
+        is published. A rank is late if two looks find it so: before the first, all processes may have stood still.
 
         Raises:
             WorldPageDamagedError: A page cannot be believed.
         """
+        rank = self._found_late(now_ns)
+        if rank is None:
+            self._doubted = None
+        elif self._doubted is None or self._doubted[0] != rank:
+            self._doubted = rank, now_ns + self._doubt_ns
+        elif now_ns >= self._doubted[1]:
+            return rank
+        return None
+
+    def _found_late(self, now_ns: int) -> int | None:
         if self.publisher is not None:
             return self.publisher.late(now_ns)
         since_ns = self._since_ns
