@@ -149,13 +149,27 @@ class WorldMembers:
         latest = [WorldMember(rank, each.incarnation) for rank, each in enumerate(self._ranks)]
         return [each.rank for each in latest if each not in self._handed_over]
 
+    def strays(self, plan: str) -> list[int]:
+        """Return the ranks that were set up by another plan than the one that holds, and keep the world from forming.
+
+        They have the same code as the others, so that processes by that plan form an epoch with these.
+
+        Args:
+            plan: Names the plan, as the code of a member begins.
+        """
+        codes = [each.code.partition(" ") for each in self._ranks]
+        plans, digests = ({code[at] for code in codes} for at in (0, 2))
+        if self.state is not WorldState.WAITING or self.missing or len(plans) == 1 or len(digests) > 1:
+            return []
+        return [rank for rank, (by, _, _) in enumerate(codes) if by != plan]
+
     def ready(self, rank: int, incarnation: int, code: str = "") -> list[WorldOrder]:
         """Take in that an incarnation is set up and active: it can join.
 
         Args:
             rank: Its rank.
             incarnation: Its number, higher than those before it.
-            code: A digest of what it was set up with. Only members with equal ones join an epoch.
+            code: What it was set up with: the name of a plan, and a digest. Only members with equal ones join an epoch.
         """
         known = self._ranks[rank]
         if incarnation <= max(known.incarnation, known.ended):

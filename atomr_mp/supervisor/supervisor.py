@@ -313,6 +313,7 @@ class Supervisor:
                 self._factory.take_plan(self._plan)
                 self._factory.renew(if_outdated=True)
                 self._note("reload_failed", error.message)
+                self._loop.call_later(0, self._return_strays)
             else:
                 self._sessions.suspects.clear()
                 later = f"; a restart of the pool is needed for {', '.join(pending)}" if pending else ""
@@ -544,8 +545,17 @@ class Supervisor:
     def _device_changed(self) -> None:
         self._tell_manager()
         self._worlds.look()
-        if self._reload is not None:
-            self._loop.call_later(0, self._reload.advance)  # later: the device is in the middle of a step
+        # Later: the device is in the middle of a step.
+        self._loop.call_later(0, self._return_strays if self._reload is None else self._reload.advance)
+
+    def _return_strays(self) -> None:
+        """Replace processes that a reload has made that was given up, if they keep a world from forming."""
+        if self._reload is not None or self._stopping:
+            return
+        for device in map(self.devices.__getitem__, self._worlds.strays(self._plan.code)):
+            if device.life.state is State.READY:
+                why = "its world forms no epoch with what a reload has started that was given up"
+                device.replace("reload", why, anew=True)
 
     def _worker_ended(self) -> None:
         self._end_orphans()

@@ -2,7 +2,8 @@
 
 As much as possible is tried beside the running workers before anything is replaced: a process of its own reads the
 configuration, another imports the actors. Where there are standbys, each device's new worker is set up as its standby,
-and takes over only when it is ready. If any of that fails, the old worker goes on, and the error is the command's.
+and takes over only when it is ready. If any of that fails, the old worker goes on, and the error is the command's. One
+that ends by itself meanwhile has the new one as its next, and the reload goes on.
 
 Members of a world with different code form no epoch. So all members of one are set up beside the running ones, and take
 over together. Without standbys they are replaced one by one, as other devices are, and their world waits.
@@ -21,6 +22,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.decoders import known
+from atomr_mp.protocol.messages.devices import OUT_OF_USE
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor.care.helpers import Helpers
@@ -189,7 +191,7 @@ class Reload:
                 each.device.takeover.set_up(self._new, functools.partial(self._was_set_up, each))
             else:
                 each.device.plans.try_next(self._new)
-                self._replace(each.device, anew=True)
+                self._replace(each, anew=True)
 
     def _together(self, device: SupervisedDevice) -> list[SupervisedDevice]:
         """Return the devices that are replaced together: those of a device's worlds, and of these worlds' devices."""
@@ -213,12 +215,13 @@ class Reload:
         if all(each.is_set_up for each in self._now):
             for each in self._now:
                 if each.device.roles.generation == each.generation:
-                    self._replace(each.device, anew=False)
+                    self._replace(each, anew=False)
             self.advance()
 
-    def _replace(self, device: SupervisedDevice, *, anew: bool) -> None:
+    def _replace(self, exchange: _Exchange, *, anew: bool) -> None:
         if not self._over:  # another device's exchange may have failed just now
-            device.replace("reload", "its worker is replaced, to run the present code", anew=anew)
+            exchange.is_ordered = True
+            exchange.device.replace("reload", "its worker is replaced, to run the present code", anew=anew)
 
     def _stop_at(self, device: SupervisedDevice, where: str, lost: errors.AtomrError | None, after: str = "") -> None:
         """Give up, since a device's new worker does not start.
@@ -257,17 +260,24 @@ class _Exchange:
         """Its generation before."""
         self.is_set_up = False
         """Whether its new worker was set up beside the old one."""
-        self._restarts: Final = device.restarts.count
-        self._lost: Final = device.restarts.lost
+        self.is_ordered = False
+        """Whether the old one has its order to leave."""
+        self._is_forgiven = False
+        """Whether the old one has ended before that. Its next is by the new plan, so nothing has failed."""
+        self._restarts = device.restarts.count
+        self._lost = device.restarts.lost
         """The cause of its last worker's end, if it had no worker."""
 
     @property
     def has_failed(self) -> bool:
-        """Whether a worker has ended meanwhile, or none can start."""
+        """Whether a new worker has ended meanwhile, or none can start."""
         # An end counts at its first sign; its cause is known once the process has gone, maybe after the next start.
-        restarts = self.device.restarts
+        restarts, state = self.device.restarts, self.device.life.state
         ended = restarts.count > self._restarts and restarts.lost not in {None, self._lost}
-        return ended or self.device.life.state is State.QUARANTINED
+        if ended and not (self.is_ordered or self._is_forgiven):
+            self._is_forgiven, self._restarts, self._lost = True, restarts.count, restarts.lost
+            ended = False
+        return ended or state is State.QUARANTINED or (self._is_forgiven and state in OUT_OF_USE)
 
     @property
     def is_over(self) -> bool:

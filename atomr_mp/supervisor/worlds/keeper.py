@@ -270,6 +270,10 @@ class WorldKeeper:
             self._members.ready(rank, generation, f"{code} {self._loaded.get(WorldMember(rank, generation), '')}")
         )
 
+    def strays(self, plan: str) -> list[int]:
+        """Return the devices whose processes were set up by another plan than the one that holds, in vain."""
+        return [] if self.plan.session else [self.plan.devices[rank] for rank in self._members.strays(plan)]
+
     def mailbox(self, rank: int, generation: int, mailbox: Descriptor | None) -> None:
         """Take in the mailbox of a process, and hand it to all processes of other ranks; have it replaced without one.
 

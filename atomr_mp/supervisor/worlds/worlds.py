@@ -184,6 +184,14 @@ class Worlds:
         for rank, keeper in tuple(self._of.get(worker[0], ())):
             keeper.ready(rank, worker[1], "" if keeper.plan.session else code)
 
+    def strays(self, plan: str) -> set[int]:
+        """Return the devices whose processes keep worlds from forming, since a reload that was given up made them.
+
+        Args:
+            plan: Names the plan that holds.
+        """
+        return {device for keeper in list(self._keepers) for device in keeper.strays(plan)}
+
     def leaves(self, worker: Worker, reason: str, *, answers: bool) -> None:
         """Take in that the active process takes no more calls, and why; whether it carries orders out until its end."""
         for rank, keeper in tuple(self._of.get(worker[0], ())):

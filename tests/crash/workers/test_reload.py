@@ -177,26 +177,30 @@ def test_with_a_standby_a_version_that_does_not_start_takes_nothing_down(ledger:
 
 
 def test_a_worker_that_dies_while_the_next_is_set_up_is_followed_by_that(ledger: Ledger, versions: Versions) -> None:
-    """The reload reports the worker's end, and keeps the next worker that was being set up."""
-    with ledger.start(versions.target, gpus=1, standby="hot") as pool, ledger.gate("gate") as gate:
+    """The reload goes on with the next worker that was being set up, unless that ends too."""
+    with (
+        ledger.start(versions.target, gpus=1, standby="hot") as pool,
+        ledger.gate("gate") as gate,
+        ledger.gate("other") as other,
+    ):
         assert settled(lambda: standby_of(pool).state == "ready")
         versions.write("slow", setup=ARRIVE.format(gate=gate.path))
-        failed: list[BaseException] = []
-
-        def reload() -> None:
-            try:
-                pool.reload()
-            except errors.AtomrError as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=reload)
-        thread.start()
-        gate.wait()
-        os.kill(pool.devices[0].pid, signal.SIGKILL)
-        thread.join()
-        assert "killed by SIGKILL" in str(failed[0])
-        gate.open(10)
-        assert pool.call("Versioned.version").result() == "slow"
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            reload = threads.submit(pool.reload)
+            gate.wait()
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            wait_state(pool, DeviceState.STARTING)
+            gate.open(10)
+            reload.result(DEADLINE_S)
+            assert pool.call("Versioned.version").result() == "slow"
+            assert settled(lambda: standby_of(pool).state == "ready")  # it has read the file
+            versions.write("bad", setup=ARRIVE.format(gate=other.path) + "; raise RuntimeError('not this one')")
+            reload = threads.submit(pool.reload)
+            other.wait()
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            wait_state(pool, DeviceState.STARTING)
+            other.open(10)
+            assert "not this one" in str(reload.exception(DEADLINE_S))
 
 
 def test_a_version_that_does_not_start_stops_the_reload(ledger: Ledger, versions: Versions) -> None:

@@ -473,7 +473,7 @@ def test_a_member_that_does_not_begin_in_time_is_found(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("begins", [True, False])
 def test_after_all_processes_stood_still_a_member_has_time_to_begin(fleet: Fleet, *, begins: bool) -> None:
-    """As with their container: the first look finds that nobody has begun what was published."""
+    """A container may stop so. At the first look after it no member has begun what was published."""
     first, second, third = fleet.processes
     for each in (third, second, first):
         each.arrive(1, 1, 1)
