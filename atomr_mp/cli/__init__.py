@@ -30,6 +30,7 @@ COMMANDS: Final = (
     "logs",
     "events",
     "top",
+    "trace",
     "doctor",
     "map",
     "config",

@@ -152,6 +152,19 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """The call of a world that it is a part of; see `client.worlds`."""
     undeclared: Undeclared | None = None
     """What it has to learn of its method; None if that was known."""
+    submitted_ns: int = 0
+    """When the caller has called, CLOCK_MONOTONIC, while the pool is traced; else 0."""
+    gpu_ns: int = 0
+    """How long the device has worked for it, if it was answered while the pool was traced; else 0."""
+
+    @property
+    def gpu_s(self) -> float | None:
+        """How long its device has worked for it, in seconds, once it is done; None unless the pool is traced meanwhile.
+
+        On a GPU the time by the GPU's own clock, of all that shared a batch with it; on the host backend the time of
+        the request itself. See `atomr-mp trace`.
+        """
+        return self.gpu_ns / 1e9 if self.gpu_ns else None
 
     def learn(self, info: MethodInfo) -> None:
         """Take in the method's description, which was not known when the request was made. It is not sent yet."""

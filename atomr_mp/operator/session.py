@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
+from atomr_mp import errors
 from atomr_mp.client.handshake import HELLO_TIMEOUT_S, default_name, greet
 from atomr_mp.process.identity import Identity, age_s
 from atomr_mp.protocol.messages import operators, session, suspects
@@ -27,8 +30,16 @@ Request = (
     | operators.AdmitRequest
     | operators.ReadKeys
     | operators.StopRequest
+    | operators.TraceRequest
 )
-Answers = session.Answer | operators.Reloaded | operators.Residents | operators.Status | operators.Inventory
+Answers = (
+    session.Answer
+    | operators.Reloaded
+    | operators.Residents
+    | operators.Status
+    | operators.Inventory
+    | operators.TraceBegun
+)
 
 A = TypeVar("A", bound=Answers)
 
@@ -125,6 +136,26 @@ class OperatorSession:
             ConfigurationError: The keys cannot be read; those of before hold.
         """
         self._ask(session.Answer, operators.ReadKeys(next(self._ids)), timeout_s)
+
+    def trace(self, seconds: float, timeout_s: float = 10.0) -> operators.TraceBegun:
+        """Have the pool traced, until this session ends or the time is over; its rings come among the events.
+
+        Raises:
+            Overloaded: It is traced already.
+        """
+        return self._ask(operators.TraceBegun, operators.TraceRequest(next(self._ids), seconds), timeout_s)
+
+    def take_ring(self, ring: operators.TraceRing) -> int | None:
+        """Return the descriptor that came with a ring, once; the caller's from then on. None if none came."""
+        connection = self._connection
+        return connection.take_ring(ring) if isinstance(connection, SessionConnection) else None
+
+    def heard(self) -> Iterator[session.FromSupervisor]:
+        """Yield the lifecycle events that have come, without waiting for further ones."""
+        while self._events:
+            yield self._events.popleft()
+        with contextlib.suppress(errors.AtomrError):
+            yield from self._connection.receive_waiting()
 
     def ask(self, request: Request, timeout_s: float = 10.0) -> Answers:
         """Ask what somebody else wants to know, and return the answer, which may be a refusal."""

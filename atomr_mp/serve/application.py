@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 from atomr_mp import errors
 from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.protocol.words import did_you_mean
-from atomr_mp.serve import metrics, openapi, pages
+from atomr_mp.serve import metrics, openapi, pages, trace
 from atomr_mp.serve.access_log import log_answer
 from atomr_mp.serve.calls import PoolCalls
 from atomr_mp.serve.figures import PoolFigures
@@ -112,6 +112,7 @@ class Application:
             "/health/ready": Route("health", "GET", self._ready, needs_token=False),
             "/metrics": Route("metrics", "GET", self._metrics),
             "/openapi.json": Route("page", "GET", self._openapi),
+            "/trace": Route("watch", "GET", trace.answer(source, self._streams)),
             "/watch/events": Route("watch", "GET", self._watch),
             "/watch/history": Route("watch", "GET", self._history),
             "/": Route("page", "GET", pages.answer("watch.html"), needs_token=False),

@@ -22,7 +22,7 @@ from atomr_mp import errors
 from atomr_mp.process.files import beacon
 from atomr_mp.process.files.safedir import inode
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.messages import session
+from atomr_mp.protocol.messages import operators, session
 from atomr_mp.protocol.own_time import Patience
 from atomr_mp.protocol.tunnel.clock import PoolClock
 from atomr_mp.transport import descriptors
@@ -223,6 +223,10 @@ class SessionConnection:
     def take_offered(self, offered: session.SlabOffered | session.SlabKept) -> int | None:
         """Return the descriptor that came with an offer, once; the caller's from then on. None if none came."""
         return self._take(offered)
+
+    def take_ring(self, ring: operators.TraceRing) -> int | None:
+        """Return the descriptor that came with a `TraceRing`, once; the caller's from then on. None if none came."""
+        return self._take(ring)
 
     def _take(self, carrier: Hashable) -> int | None:
         descriptor = self._incoming.take(carrier)
@@ -464,6 +468,8 @@ def refusal(peer: Credentials) -> errors.NotAuthorized | None:
 def carrier_to_client(message: session.FromSupervisor) -> Hashable | None:
     """Return the name by which a message to a client finds its descriptor; None if it carries none."""
     if isinstance(message, session.SlabOffered | session.SlabKept):
+        return message
+    if isinstance(message, operators.TraceRing):
         return message
     return message.id if isinstance(message, session.SlabOpened) and not message.handle else None
 

@@ -17,6 +17,7 @@ from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.memory.actor_memory import ActorMemory
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
+from atomr_mp_workers.timeline import WorkTimes
 from tests.gpu.on_device import device
 from tests.support import DEADLINE_S, settled
 
@@ -29,6 +30,7 @@ class Job:
     """A piece of work that puts something on its stream."""
 
     goes_on = False
+    times: WorkTimes | None = None
 
     def __init__(self, work: Callable[[], object]) -> None:
         self.event: Event | None = device().make_event()

@@ -28,7 +28,7 @@ from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import unpack
 from atomr_mp.wire.ends import PeerNotReadingError, WorkerEnd
-from atomr_mp_workers import own_process
+from atomr_mp_workers import own_process, tracing
 from atomr_mp_workers.building import WorkerParts, build
 from atomr_mp_workers.examples import ExampleCalls
 from atomr_mp_workers.fatal import FatalError
@@ -397,6 +397,8 @@ class Host:
                     self._store.slabs.close_opened(number)
                 case control.SessionAway(number, away):
                     self._set_away(number, away=away)
+                case control.Trace(on):
+                    self._trace(self._channel.take_descriptor(), on=on)
                 case control.CloseEpoch(world, epoch):
                     self._dispatcher.streams.end_unread(world, epoch)
                     self._worlds.obey(order, self._channel.take_descriptor)
@@ -429,6 +431,16 @@ class Host:
         if session is not None:
             session.is_away = away
             self._dispatcher.streams.readers_changed()
+
+    def _trace(self, ring: int | None, *, on: bool) -> None:
+        """Begin to record what this process does, or end that."""
+        if not on:
+            tracing.record_no_more()
+        elif ring is not None:
+            try:
+                tracing.record(ring, self._start.generation, self._device.start_timing())
+            except Exception as error:  # noqa: BLE001 - of the device, or the system; it costs the trace alone
+                self._log.warning("this process is not in the trace of the pool: %s", error)
 
     def _begin_or_finish(self, order: control.FromSupervisor) -> None:
         """Begin to take calls, or to leave."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.extras import how_to_install
+from atomr_mp_workers import timeline
 
 __all__ = ["instrument"]
 
@@ -19,6 +21,9 @@ _LOG: Final = logging.getLogger("atomr_mp.tracing")
 
 tracer: RequestTracer | None = None
 """Makes the spans of requests; None while no actor wants spans."""
+
+is_on = False
+"""Whether requests are observed: by spans, or by records in the trace of the pool."""
 
 
 def instrument(tracer_provider: Any = None) -> None:
@@ -34,13 +39,50 @@ def instrument(tracer_provider: Any = None) -> None:
     Raises:
         ConfigurationError: The package opentelemetry-api is not installed; the message names the extra.
     """
-    global tracer  # noqa: PLW0603 - one place to look at for every request
+    global tracer, is_on
     try:
-        tracer = RequestTracer(tracer_provider)
+        tracer, is_on = RequestTracer(tracer_provider), True
     except ImportError as error:
         raise errors.ConfigurationError(
             f"spans need opentelemetry-api, which cannot be imported: {error}; {how_to_install('opentelemetry')}"
         ) from error
+
+
+def record(descriptor: int, generation: int, make_times: Callable[[], timeline.WorkTimes] | None) -> None:
+    """Record all requests that begin from now on; see `timeline.start`."""
+    global is_on  # noqa: PLW0603 - as above
+    timeline.start(descriptor, generation, make_times)
+    is_on = True
+
+
+def record_no_more() -> None:
+    """End what `record` has begun."""
+    global is_on  # noqa: PLW0603 - as above
+    timeline.stop()
+    is_on = tracer is not None
+
+
+def begin(request: ObservedRequest) -> None:
+    """Begin to observe a request that starts now, while `is_on`."""
+    request.observed = True
+    if request.trace and tracer is not None:
+        request.span = tracer.begin(request)
+    if timeline.recorder is not None:
+        timeline.recorder.begin(request)
+
+
+def end(request: ObservedRequest, error: errors.AtomrError | None, now_ns: int) -> int:
+    """End what `begin` has begun; return how long the device has worked for the request, 0 if that is not known.
+
+    Args:
+        request: The request, which has its outcome.
+        error: The error that it has ended with.
+        now_ns: CLOCK_MONOTONIC.
+    """
+    if request.span is not None and tracer is not None:
+        tracer.end(request)
+    recorder, kept = timeline.recorder, request.recorded
+    return 0 if recorder is None or kept is None else recorder.end(request, kept, error, now_ns)
 
 
 class Named(Protocol):
@@ -61,6 +103,16 @@ class Traced(Protocol):
 
     @property
     def method(self) -> Named:
+        """The method that it calls."""
+
+
+class ObservedRequest(Traced, timeline.RecordableRequest, Protocol):
+    """A request that is observed."""
+
+    observed: bool
+
+    @property
+    def method(self) -> Any:
         """The method that it calls."""
 
 

@@ -152,6 +152,8 @@ class Lane(ABC):
         alone = self._suspicions.admit(key_of(method, arguments)) if method in self._suspicions.methods else None
         body, payload, placed = values.encode(arguments, self._place_array)
         reply = Reply(self, request_id, method, deadline_ns, body)
+        if self._session.is_traced:
+            reply.submitted_ns = time.monotonic_ns()
         if priority:
             reply.priority = priority
         if replays:
@@ -323,6 +325,8 @@ class Lane(ABC):
                 if link.state in REFUSING:
                     raise unavailable(link)
                 self._failover.reach(link)
+            if self._session.is_traced:
+                stream.submitted_ns = time.monotonic_ns()
             waits = link.flight.closed  # it must not overtake calls that wait for room
             if waits:
                 link.flight.check_streams(self._backlog.streams)
@@ -420,6 +424,8 @@ class Lane(ABC):
         if placed:
             raise errors.InvalidRequest("a ref among the items of a call")
         reply = ItemsReply(self, request_id, method, deadline_ns, body)
+        if self._session.is_traced:
+            reply.submitted_ns = time.monotonic_ns()
         reply.items, reply.replays, reply.priority, reply.payload = len(items), NEVER, priority, payload
         reply.open.update(range(len(items)))
         home = home_for(self._session.homes, method, None)

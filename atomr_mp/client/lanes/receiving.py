@@ -126,6 +126,8 @@ class Receiver:
                     if answer.leases:
                         reply.leases = releases.leases(answer.leases)
                     reply.body = answer.body
+                    if answer.gpu_ns:
+                        reply.gpu_ns = answer.gpu_ns
                     if at != first:
                         reply.frames = frames[first:at]
                     reply.state = over
@@ -210,6 +212,7 @@ class Receiver:
         if isinstance(reply, StreamReply) and reply.generation != _generation_of(link, former=former):
             releases.give_back(message.leases)  # the stream has gone on elsewhere
             return
+        reply.gpu_ns = message.gpu_ns
         error = None if message.error is None else message.error.error()
         failed: dict[int, errors.AtomrError] = {}
         if message.items:

@@ -196,6 +196,7 @@ class Sender:
                     reply.trace,
                     reply.items,
                     reply.gang,
+                    reply.submitted_ns and max(reply.submitted_ns + ahead_ns, 0),
                 )
             )
             if part is not None and not part.rank and part.of is not None and part.of.is_over:
@@ -234,6 +235,7 @@ class Sender:
             stream.credit.received_bytes,
             stream.sent,
             stream.gang,
+            stream.submitted_ns and max(stream.submitted_ns + self._clock.ahead_ns, 0),
         )
         message = data.Streams(link.token, [call], releases.serial, stream.alone is not None)
         connection.send(_encode_calls(message), list(stream.payload))

@@ -62,6 +62,8 @@ class PoolSession:
         after_read: Called after the messages were read, without the session's lock.
     """
 
+    is_traced = False
+    """Whether calls note when they are made: the pool is traced."""
     workers_live = False
     """Whether only the session has ended, and not the pool: its workers will not disconnect."""
 
@@ -335,6 +337,8 @@ class PoolSession:
                 self._publish(message)
             case session.IncarnationStopped():
                 self._heard(message)
+            case session.TraceChanged(on):
+                self.is_traced = on
             case session.SlabOffered():
                 descriptor = self._connection.take_offered(message)
                 self._offered(message, self.releases(message.device, message.generation), descriptor)

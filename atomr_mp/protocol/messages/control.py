@@ -363,6 +363,15 @@ class WithdrawWorld(Message, frozen=True, tag="withdraw_world"):
     world: U32
 
 
+class Trace(Message, frozen=True, tag="trace"):
+    """Record the requests that begin from now on, or no more. With one file descriptor if `on`: a ring. No answer.
+
+    It comes before `Ready` if the pool is traced when this process starts.
+    """
+
+    on: bool
+
+
 class Drain(Message, frozen=True, tag="drain"):
     """Finish what has been received, answer it, and exit with status 0."""
 
@@ -400,6 +409,7 @@ FromSupervisor = (
     | CloseEpoch
     | DepartEpoch
     | WithdrawWorld
+    | Trace
     | Drain
     | Prepare
 )

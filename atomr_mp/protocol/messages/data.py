@@ -81,6 +81,8 @@ class Call(Message, frozen=True):
     without refs. 0: a single request."""
     gang: Gang | None = None
     """For a method of a world's actor, or a collective of a world that this session has made."""
+    submitted_ns: U64 = 0
+    """When the caller has called, CLOCK_MONOTONIC, while the pool is traced; else 0."""
 
 
 class Calls(Message, frozen=True, tag=1):
@@ -167,6 +169,8 @@ class CallReply(Message, frozen=True):
     each; an error is the error of each. A reply without `items` answers all that are left."""
     failed: dict[Place, ErrorInfo] | None = None
     """Errors of single items; the result has nil in their places."""
+    gpu_ns: U64 = 0
+    """How long the device has worked for the call, while the pool is traced; else 0, and so for calls with items."""
 
 
 class Replies(Message, frozen=True, tag=1):
@@ -222,6 +226,8 @@ class StreamCall(Message, frozen=True):
     """Their bodies, if `MethodInfo.resumes` is `"sent"`."""
     gang: Gang | None = None
     """For a method of a world's actor: rank 0 alone sends parts, and decides when all ranks take a step."""
+    submitted_ns: U64 = 0
+    """As in `Call`."""
 
 
 class Streams(Message, frozen=True, tag=6):

@@ -11,6 +11,7 @@ from atomr_mp.protocol.codec import MAX_DEVICES, U16, U32, U64, Bytes16, Message
 from atomr_mp.protocol.messages.devices import DeviceInfo, WorldInfo
 from atomr_mp.protocol.messages.health import GpuLink
 from atomr_mp.protocol.messages.suspects import RequestKey
+from atomr_mp.protocol.timeline import LONGEST_S
 
 
 class StatusRequest(Message, frozen=True, tag="status"):
@@ -92,6 +93,32 @@ class ReadKeys(Message, frozen=True, tag="read_keys"):
     """
 
     id: U32
+
+
+class TraceRequest(Message, frozen=True, tag="trace"):
+    """Trace the pool for so long. Answered by `TraceBegun`, and by a `TraceRing` for each process, also later ones.
+
+    Who ends the session ends the trace. `overloaded` if the pool is traced already: one session traces at a time.
+    """
+
+    id: U32
+    seconds: Annotated[float, msgspec.Meta(ge=0.0, le=LONGEST_S)]
+
+
+class TraceBegun(Message, frozen=True, tag="trace_begun"):
+    """Answer to `TraceRequest`, behind the rings of the processes that run now."""
+
+    id: U32
+    started_ns: U64
+    """CLOCK_MONOTONIC."""
+
+
+class TraceRing(Message, frozen=True, tag="trace_ring"):
+    """The records of one process are read here. With one file descriptor: memory that this session alone reads."""
+
+    number: U32
+    """Counts the rings of the session from 1."""
+    device: U16
 
 
 class Reloaded(Message, frozen=True, tag="reloaded"):

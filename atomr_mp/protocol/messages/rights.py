@@ -53,6 +53,8 @@ def refusal_of(message: session.FromClient, origin: session.RemoteOrigin) -> ses
             if origin.operate:
                 return None
             error = errors.NotAuthorized(f"key {origin.key} may not give orders (`keys admit --operate`)")
+        case operators.TraceRequest():
+            error = errors.Unsupported("a pool is traced on its own machine (`atomr-mp trace`)")
         case operators.StopRequest():
             error = errors.Unsupported("a pool is stopped on its own machine (`atomr-mp stop`)")
         case operators.ReadKeys():

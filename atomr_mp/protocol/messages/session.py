@@ -47,6 +47,9 @@ from atomr_mp.protocol.messages.operators import (
     Status,
     StatusRequest,
     StopRequest,
+    TraceBegun,
+    TraceRequest,
+    TraceRing,
 )
 from atomr_mp.protocol.messages.suspects import Acquit, Suspect, Suspicion, Suspicions
 from atomr_mp.protocol.refs import SlabNumber
@@ -210,6 +213,7 @@ FromClient = (
     | InventoryRequest
     | RestartRequest
     | ReloadRequest
+    | TraceRequest
     | StopRequest
     | ListResidents
     | FreeResident
@@ -378,6 +382,12 @@ class SessionResumed(Message, frozen=True, tag="resumed"):
     """All incarnations that live."""
 
 
+class TraceChanged(Message, frozen=True, tag="traced"):
+    """The pool is traced from now on, or no more: calls say when they were made, see `Call.submitted_ns`."""
+
+    on: bool
+
+
 class Goodbye(Message, frozen=True, tag="goodbye"):
     """The supervisor ends this session; end of file follows."""
 
@@ -401,6 +411,9 @@ FromSupervisor = (
     | SlabKept
     | SessionResumed
     | Inventory
+    | TraceBegun
+    | TraceRing
+    | TraceChanged
     | Goodbye
 )
 

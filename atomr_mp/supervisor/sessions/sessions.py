@@ -33,6 +33,7 @@ from atomr_mp.supervisor.sessions.result_slabs import KeptResultSlabs
 from atomr_mp.supervisor.sessions.session_reclaim import SessionReclaim
 from atomr_mp.supervisor.sessions.slabs import workers_of
 from atomr_mp.supervisor.sessions.suspects import Suspects
+from atomr_mp.supervisor.sessions.traces import PoolTraces
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import SessionListener, SessionPeer, refusal
 
@@ -195,6 +196,7 @@ class Sessions:
         self._slabs = slabs.Slabs(devices, self._reply, self.results)
         self.suspects: Final = Suspects(plan.settings.max_suspicions, loop, devices, self._announce)
         self._reclaim = SessionReclaim(loop, devices)
+        self._traces: Final = PoolTraces(loop, devices, lambda message: self._tell_all(lambda _: message))
         self._last_number = 0
         self._keeps = True
         """Whether sessions that can go on are kept without a connection."""
@@ -297,6 +299,7 @@ class Sessions:
                 if each.away:
                     yield control.SessionAway(each.number, away=True), None
                 yield from self._slabs.introductions(each.number, device)
+        yield from self._traces.introductions(device)
 
     def device_changed(self, device: int, *, published: bool = False) -> None:
         """Tell every client the device's new state, and the pool's actors if a worker that is ready has changed them.
@@ -447,6 +450,8 @@ class Sessions:
                 snapshot = self._snapshots.get(type(message)) or self._describe(message)
                 self._snapshots[type(message)] = snapshot
                 self._send(each, msgspec.structs.replace(snapshot, id=message.id))
+            case operators.TraceRequest():
+                self._traces.begin(each.number, message, functools.partial(self._send, each))
             case _ if isinstance(message, Order):
                 self._snapshots.pop(operators.StatusRequest, None)
                 self._carry_out(each.name, message, functools.partial(self._send, each))
@@ -520,6 +525,8 @@ class Sessions:
             each.lasting = LastingSession()
         _cancel_hello_timer(each)
         self._send(each, self._welcome_of(each))
+        if self._traces.is_on:
+            self._send(each, session.TraceChanged(on=True))
         if each.may_call and not (each.closed or each.peer.gone):  # else workers need not know it
             for worker in workers_of(self._devices):
                 worker.tell(self._introduction(each))
@@ -603,6 +610,7 @@ class Sessions:
             self._send(each, message, descriptor)
         for ended in each.lasting.ends:
             self._send(each, ended)
+        self._send(each, session.TraceChanged(self._traces.is_on))
         living = [(device.index, worker.generation) for device in self._devices for worker in device.roles.all]
         self._send(each, session.SessionResumed([session.LivingIncarnation(*worker) for worker in living]))
         return each
@@ -650,6 +658,7 @@ class Sessions:
         del self._sessions[each.number]
         peer = self._hang_up(each, error)
         self._slabs.session_ended(each.number)
+        self._traces.session_ended(each.number)
         if (made := self._made_worlds()) is not None:
             made.session_ended(each.number)
         if each.may_call:

@@ -33,6 +33,7 @@ from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.off_loop.completions import STRATEGIES, Completions
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.timeline import WorkTimes
 from tests.in_turn import in_turn
 from tests.support import DEADLINE_S, Edges, Ledger, open_descriptors
 
@@ -343,6 +344,7 @@ class Job:
     """A piece of work that notes when it is done, and may wait at a gate."""
 
     raised: BaseException | None = None
+    times: WorkTimes | None = None
     goes_on = False
 
     def __init__(self, device: WorkerDevice, log: list[str], name: str = "job", *, waits: bool = False) -> None:

@@ -143,6 +143,8 @@ class FakeConnection:
 class FakeClient:
     """The parts of a client that the tested code uses."""
 
+    is_traced = False
+
     def __init__(self, window: int = 100) -> None:
         self.devices: list[devices.DeviceInfo] = []
         self.login = SimpleNamespace(window=flight.Window(window, 2**30))

@@ -49,7 +49,7 @@ def test_what_refuses_an_order_says_which_and_why(kind: type[Any], *, operate: b
     fields = {each.name: each for each in inspect.type_info(kind).fields}  # type: ignore[attr-defined]
     message = kind(**dict.fromkeys(fields, 7))
     answer = refusal_of(message, session.RemoteOrigin("bob", operate))
-    here = kind in {operators.StopRequest, operators.ReadKeys}
+    here = kind in {operators.StopRequest, operators.ReadKeys, operators.TraceRequest}
     orders = {operators.RestartRequest, operators.ReloadRequest, operators.AdmitRequest, operators.FreeResident}
     assert (answer is not None) is (here or (not operate and kind in orders))
     if answer is not None:

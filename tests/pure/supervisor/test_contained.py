@@ -54,7 +54,7 @@ def test_a_fault_with_a_message_ends_its_session_alone(
     clients = [ClientSession(number, peer, owner=False) for number, peer in enumerate(peers)]  # type: ignore[arg-type]
     ignore = SimpleNamespace(forget=lambda _fd: None, session_ended=lambda _number: None)
     sessions.__dict__.update(_sessions=dict(enumerate(clients)), _loop=ignore, _slabs=ignore, _snapshots={}, refused=0)
-    sessions.__dict__.update(_made_worlds=lambda: ignore)
+    sessions.__dict__.update(_made_worlds=lambda: ignore, _traces=ignore)
     monkeypatch.setattr(sessions, "_hear", fail)
     sessions._on_ready(clients[0], select.EPOLLIN)
     assert (peers[0].is_open, peers[1].is_open) == (False, True)

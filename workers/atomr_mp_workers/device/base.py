@@ -18,6 +18,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.process_tags import RESIDENT, SLAB
 from atomr_mp_workers.device.background import Background
+from atomr_mp_workers.timeline import WorkTimes
 
 Later = Callable[[Callable[[], object]], object]
 """Has a function called, now or in the background."""
@@ -158,6 +159,8 @@ class Work(Protocol):
 
     raised: BaseException | None
     """The exception that it has raised."""
+    times: WorkTimes | None
+    """Takes the times of its work on the device, if somebody wants them."""
 
     def call(self) -> None:
         """Do it; never raises."""
@@ -328,8 +331,12 @@ class WorkerDevice(ABC):
         """Return the meaning of an exception, None if no library of this device raised it. Any thread."""
         return None
 
-    def on_thread(self, function: Callable[[], None]) -> None:
-        """Run a piece of work to its end, on the calling thread."""
+    def start_timing(self) -> Callable[[], WorkTimes] | None:
+        """Return a function that makes the measure of a run's work; None if work ends with the call that does it."""
+        return None
+
+    def on_thread(self, function: Callable[[], None], times: WorkTimes | None = None) -> None:  # noqa: ARG002 - by default nothing is left to be timed
+        """Run a piece of work to its end, on the calling thread; have it timed on the device, if that is wanted."""
         function()
 
     def thread_context(self) -> contextlib.AbstractContextManager[object]:

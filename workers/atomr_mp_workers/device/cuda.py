@@ -22,7 +22,9 @@ from atomr_mp.protocol.layout import MAX_BYTES, Layout
 from atomr_mp_workers.device.base import ArrayRoom, Event, Resident, Slab, SlabMemory, Stream, Work, WorkerDevice
 from atomr_mp_workers.device.cuda_memory import CudaMemory, CudaSlab, OpenedSlab, PinnedHost
 from atomr_mp_workers.device.cuda_streams import NOT_READY, READY, CudaEvent, CudaStream, query
+from atomr_mp_workers.device.cuda_times import CudaTimes, GpuClock
 from atomr_mp_workers.device.faults import STICKY, UNKNOWN, poisoned, translate
+from atomr_mp_workers.timeline import WorkTimes
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.cuda_resident import CudaResident
@@ -237,9 +239,14 @@ class CudaDevice(WorkerDevice):
         self._streams.append(stream)
         return stream
 
-    def on_thread(self, function: Callable[[], None]) -> None:
+    def start_timing(self) -> Callable[[], WorkTimes] | None:
+        """Return a function that makes the measure of a run, by events on its streams."""
+        return functools.partial(CudaTimes, GpuClock())
+
+    def on_thread(self, function: Callable[[], None], times: WorkTimes | None = None) -> None:
         """Run work on the calling thread's own stream, and wait for it with the interpreter's lock released."""
-        self._own_stream().run(function)
+        stream = self._own_stream()
+        stream.run(function if times is None else lambda: stream.timed(function, times))
 
     def thread_context(self) -> contextlib.AbstractContextManager[object]:
         """Make the calling thread's own stream its current one."""

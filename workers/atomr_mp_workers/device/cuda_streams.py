@@ -16,6 +16,7 @@ import cupy
 from cupy.cuda import runtime
 
 from atomr_mp_workers.device.base import Event, Stream, Work
+from atomr_mp_workers.timeline import WorkTimes
 
 SHORT_NS: Final = 40_000
 """How long "adaptive" waits at once for work on a stream without other work. A product of 64² takes 23 µs with its
@@ -118,8 +119,12 @@ class CudaStream(Stream):
             for other in after:
                 assert isinstance(other, CudaEvent)
                 other.hold(self.stream)
+            times = work.times
             with self.current():
-                work.call()
+                if times is None:
+                    work.call()
+                else:
+                    self.timed(work.call, times)
             if work.goes_on:
                 event = CudaEvent()  # of this part: requests that wait for the work wait for all of it
             if self._has_ended():
@@ -136,6 +141,12 @@ class CudaStream(Stream):
             work.raised = work.raised or error
             return True
         return False
+
+    def timed(self, function: Callable[[], None], times: WorkTimes) -> None:
+        """Call a function that puts work on the stream, between two events that tell when the GPU has done it."""
+        times.begin(self)
+        function()
+        times.end(self)
 
     def _has_ended(self) -> bool:
         """Return whether the stream is empty, or will be in a moment."""

@@ -11,6 +11,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.allocation import aligned
+from atomr_mp.protocol.codec import MAX_U64
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest
 from atomr_mp.protocol.refs import Operand
@@ -53,6 +54,8 @@ class Known(NamedTuple):
     """The outputs to allocate."""
     run: Callable[..., Any]
     """The library's method; or `Library.rest`, where sizes and factors of 0 leave nothing else to do."""
+    work: list[int]
+    """Its operations and its bytes, once a trace has asked for them."""
 
 
 class LibraryMethod(Method):
@@ -146,8 +149,8 @@ class LibraryMethod(Method):
     def _facts(self, request: LibraryRequest) -> Known:
         if request.is_idle():
             rest = self._not_bound if self._library is None else self._library.rest
-            return Known(None, request.results(), rest)
-        return Known(None if self._planning is None else request.plan_key(), request.results(), self._run)
+            return Known(None, request.results(), rest, [])
+        return Known(None if self._planning is None else request.plan_key(), request.results(), self._run, [])
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
         """Return the arrays that the message writes; it has checked itself that they may be."""
@@ -228,6 +231,16 @@ class LibraryMethod(Method):
                 failed.fail(error)
                 return (request, known, failed), None
         return self.prepared((request, self._facts(request)), elsewhere=elsewhere)
+
+    def work(self, arguments: tuple[Any, ...]) -> tuple[int, int]:
+        """Return the figures of the declaration, reckoned once for requests that differ in nothing but their arrays."""
+        request, known = arguments[:2]
+        if not known.work:
+            try:
+                known.work[:] = [max(0, min(each, MAX_U64)) for each in (request.flops(), request.moved_bytes())]
+            except Exception:  # noqa: BLE001 - a request that no figures fit goes without
+                known.work[:] = [0, 0]
+        return known.work[0], known.work[1]
 
     def room_for(self, arguments: tuple[Any, ...], holder: Holder) -> Event | None:
         """Have room made for a request's outputs, if there is none for all of them in one piece."""

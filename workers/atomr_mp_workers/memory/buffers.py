@@ -11,6 +11,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import dtypes, foreign, token
 from atomr_mp.protocol.flow.limits import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import Layout
+from atomr_mp_workers import timeline
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.blocks import OURS, SEVERAL, Holder, OwnSlab
@@ -67,7 +68,7 @@ class Buffers:
             OutOfMemory: There is no room.
         """
         kept = self.allocate(holder, dtypes.name_of(array.dtype), array.shape, device)
-        self.device.copy(array, kept.array)
+        timeline.copy(self.device, array, kept.array, "copy to device")
         return kept
 
     def hand_out(self, holder: Holder, array: Any, layout: Layout) -> DeviceArray | None:

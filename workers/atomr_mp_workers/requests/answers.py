@@ -151,6 +151,12 @@ class Answers:
             peer.reply_bytes += sum(map(len, frames))
         peer.reply_bytes += len(body)
 
+    def tell_time(self, request: Request, gpu_ns: int) -> None:
+        """Add to an answer that was just given how long the device has worked for it; not if it is withheld."""
+        replies = request.peer.replies
+        if replies and replies[-1].id == request.id and replies[-1].items is None:
+            replies[-1] = msgspec.structs.replace(replies[-1], gpu_ns=gpu_ns)
+
     def end_turn(self) -> None:
         """Give the answers held since an earlier turn of the loop: all messages sent before them have been read."""
         due, self.withheld, self._withheld_before = (

@@ -440,8 +440,8 @@ class Envelope:
             if request.gang is not None:
                 session.parts -= 1
             request.stage = Stage.RUNNING
-            if request.trace and tracing.tracer is not None:
-                request.span = tracing.tracer.begin(request)
+            if tracing.is_on:
+                tracing.begin(request)
             return True
         except FatalError:
             raise
@@ -661,9 +661,10 @@ class Envelope:
         request.arguments = request.reads = request.writes = ()  # the device may use them until it has ended
         if request.event is not None:
             operands.let_go(request)
-        if request.span is not None and tracing.tracer is not None:
-            tracing.tracer.end(request)
+        gpu_ns = tracing.end(request, error, now_ns) if request.observed else 0
         self._give(request, error)
+        if gpu_ns:
+            self.answers.tell_time(request, gpu_ns)
         request.encoded = request.error = None
         if error is not None and not error.ends_worker:
             forget_frames(error)

@@ -146,6 +146,10 @@ class Method(ABC):
         """Return the arguments for the function, once the arrays are borrowed."""
         return arguments
 
+    def work(self, _arguments: tuple[Any, ...]) -> tuple[int, int]:
+        """Return the arithmetic operations of a request and the bytes that it moves; zeros if nothing declares them."""
+        return 0, 0
+
     def room_for(self, _arguments: tuple[Any, ...], _holder: Holder) -> Event | None:
         """Have room made elsewhere for a request's new buffers; return the event of its end, None if there is room.
 

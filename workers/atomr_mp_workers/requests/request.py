@@ -21,6 +21,7 @@ from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.raised import explain, unsendable
+from atomr_mp_workers.timeline import RecordedRequest, WorkTimes
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ class Run(ABC):
     """Its next work, once the work on its stream has ended."""
     span: Any = None
     """Its span, for a request that is traced."""
+    times: WorkTimes | None = None
+    """The times of its work on the device, while the pool is traced."""
 
     @property
     @abstractmethod
@@ -188,6 +191,10 @@ class Request(Run):
     """How many items it stands for, see `items`."""
     gang: data.Gang | None = None
     """The call of a world that it is a part of."""
+    observed = False
+    """Whether it has begun while requests were observed, see `tracing`."""
+    recorded: RecordedRequest | None = None
+    """What the pool's trace keeps of it."""
     alone = False
     """Whether it is a part that has to run while nothing else runs on any member."""
     closing: errors.AtomrError | None = None
@@ -203,6 +210,7 @@ class Request(Run):
         self.refs = call.refs
         self.priority = call.priority
         self.trace = call.trace
+        self.submitted_ns = call.submitted_ns
         self.payload_bytes = len(body)
         """Bytes that it counts for in its window."""
 

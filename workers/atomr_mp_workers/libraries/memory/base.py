@@ -14,10 +14,11 @@ from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp.protocol.values import SHARED_BYTES
+from atomr_mp_workers import timeline
 from atomr_mp_workers.libraries.base import Library
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Use
-from atomr_mp_workers.requests.request import Later
+from atomr_mp_workers.requests.request import Later, current_request
 
 
 class MemoryLibrary(Library):
@@ -40,7 +41,9 @@ class MemoryLibrary(Library):
     def put_part(self, request: memory.PutPart) -> None:
         """Copy a host array into a buffer."""
         assert isinstance(request.target, DeviceArray)
-        self.context.device.copy(request.content, request.target.array)
+        timeline.copy(
+            self.context.device, request.content, request.target.array, "copy host to device", current_request
+        )
 
     def get(self, request: memory.Get) -> DeviceArray | Later | None:
         """Copy an array to host memory: into a slab, which the client opens, or for the message if it is small."""
@@ -68,7 +71,7 @@ class MemoryLibrary(Library):
         """Copy an array into memory that the client opens, or for the message if it is small."""
         device, buffers = self.context.device, self.context.store.buffers
         copy = buffers.allocate(self.context.holder(), source.dtype, source.shape, device.host)
-        device.copy(source.array, copy.array)
+        timeline.copy(device, source.array, copy.array, "copy device to host", current_request)
         if source.nbytes < SHARED_BYTES:
             return Later(lambda: copy.array)
         copy.value = True
@@ -80,7 +83,7 @@ class MemoryLibrary(Library):
             raise errors.InvalidRequest("on this backend a client copies by itself: it can reach the memory")
         if not isinstance(kept_by(into), Use):
             raise errors.InvalidRequest("into does not lie in memory of the client: it was sent, as small arrays are")
-        self.context.device.copy(source.array, into)
+        timeline.copy(self.context.device, source.array, into, "copy device to client", current_request)
 
     def fill(self, request: memory.Fill) -> None:
         """Write one value into every element."""

@@ -8,9 +8,11 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.timeline import SpanKind
+from atomr_mp_workers import timeline
 from atomr_mp_workers.libraries.program.preparation import Prepared, PreparedStep, placed
 from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.requests.request import Later, Next
+from atomr_mp_workers.requests.request import Later, Next, current_request
 
 TURN_NS: Final = 5_000_000
 """How long the loop puts steps on a stream before others have their turn."""
@@ -71,16 +73,20 @@ def _running(
     laters: list[tuple[int, Later]] = []
     failed: Exception | None = None
     number, until_ns = 0, time.monotonic_ns() + turn_ns
+    recorder = timeline.recorder
     _clear(plan, slots)
     try:
         for number, step in enumerate(plan.steps):
             if time.monotonic_ns() > until_ns:
                 yield
                 until_ns = time.monotonic_ns() + turn_ns
+            began_ns = 0 if recorder is None else time.monotonic_ns()
             result = step.run(step.actual(slots))
             while type(result) is Next:
                 yield
                 result = result.enqueue()
+            if recorder is not None:
+                recorder.span(SpanKind.STEP, step.name, began_ns, 0, current_request())
             if type(result) is Later:
                 laters.append((number, result))
     except Exception as error:

@@ -25,6 +25,7 @@ from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import WEIGHT
 from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, Run
+from atomr_mp_workers.timeline import SharedRun
 
 MOST_AHEAD: Final = 2
 """Most batches of one method that a stream or a thread has at a time, the second only if it is full: so the next batch
@@ -51,8 +52,18 @@ class BatchRun(Run):
         self._items = len(rows)
         self._requests = requests
         self._store = store
+        if requests[0].recorded is not None:
+            self._record(requests)
         holders = {request.holder for request in requests}
         self._holder = holders.pop() if len(holders) == 1 else store.buffers.several
+
+    def _record(self, requests: Sequence[Request]) -> None:
+        """Have the requests tell of one run in the pool's trace."""
+        self.times = requests[0].times
+        batch = SharedRun(self.times)
+        for request in requests:
+            if request.recorded is not None:
+                request.recorded.batch = batch
 
     @property
     def requests(self) -> Sequence[Request]:

@@ -135,6 +135,6 @@ class ActorThreads(ActorRunner):
     def work(self, request: Run) -> None:
         """Run a request; never raises. One of the threads."""
         try:
-            self._device.on_thread(request.call)
+            self._device.on_thread(request.call, request.times)
         except BaseException as raised:  # noqa: BLE001 - of the device, which has not done what it was given
             request.fail(raised)

@@ -1,0 +1,264 @@
+"""The records of this process in the trace of its pool, while there is one: `recorder`; see `protocol.timeline`.
+
+Unlike the spans of `tracing`, these need no package, are of all requests, and go to whoever traces the pool. A fault
+here ends the recording, and harms no request.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from atomr_mp import errors
+from atomr_mp.protocol.board import PlaceKind, Watched
+from atomr_mp.protocol.timeline import RING_BYTES, Begun, Ended, GpuTime, RecordWriter, SpanKind, Spanned
+
+_LOG: Final = logging.getLogger("atomr_mp.worker")
+
+recorder: TimelineRecorder | None = None
+"""Makes the records; None while the pool is not traced."""
+
+
+class WorkTimes(Protocol):
+    """The times of one run's work on the device."""
+
+    def begin(self, stream: Any, /) -> None:
+        """Take the time at which the run's work on a stream begins."""
+
+    def end(self, stream: Any, /) -> None:
+        """Take the time at which the work that is on the stream by now ends."""
+
+    def measured(self) -> list[GpuTime]:
+        """Return the times of the work, all of which has ended; none after a fault of the device."""
+
+
+class RecordableRequest(Protocol):
+    """A request that has begun."""
+
+    id: int
+    received_ns: int
+    submitted_ns: int
+    started_ns: int
+    items: int
+    arguments: tuple[Any, ...]
+    recorded: RecordedRequest | None
+    times: WorkTimes | None
+
+    @property
+    def method(self) -> Any:
+        """Its method: a `requests.method.Method`."""
+
+    @property
+    def peer(self) -> Any:
+        """Who has sent it."""
+
+
+class SharedRun:
+    """What the requests of a batch have in common.
+
+    Args:
+        times: The times of the batch on the device.
+    """
+
+    def __init__(self, times: WorkTimes | None) -> None:
+        self.number: Final = next(_batches)
+        self.times: Final = times
+        self.gpu: list[GpuTime] | None = None
+        """The times, once the first request of the batch has asked for them."""
+
+
+class RecordedRequest:
+    """What is kept of a request from its begin to its end."""
+
+    __slots__ = ("batch", "flops", "nbytes", "number", "place")
+
+    def __init__(self, place: int, number: int, flops: int, nbytes: int) -> None:
+        self.place, self.number, self.flops, self.nbytes = place, number, flops, nbytes
+        self.batch: SharedRun | None = None
+
+
+class TimelineRecorder:
+    """Writes records into the ring of this process.
+
+    Args:
+        ring: The ring.
+        make_times: Makes what measures a run's work on the device; None on a device that works as it is called.
+    """
+
+    def __init__(self, ring: RecordWriter, make_times: Callable[[], WorkTimes] | None) -> None:
+        self._ring: Final = ring
+        self.make_times: Final = make_times
+        self._lock: Final = threading.Lock()
+        self._places: dict[int, tuple[int, int]] = {}
+        self._closed = False
+
+    def begin(self, request: RecordableRequest) -> None:
+        """Record that a request begins."""
+        try:
+            method, session = request.method, request.peer.session.number
+            place, number = self._places.get(method.watched) or self._place(method.watched)
+            record = Begun(
+                max(0, session),
+                request.id,
+                method.name[:200],
+                place,
+                number,
+                request.submitted_ns,
+                request.received_ns,
+                request.started_ns,
+            )
+            with self._lock:
+                self._ring.write(record)
+            flops, nbytes = method.work(request.arguments) if request.arguments else (0, 0)
+            request.recorded = RecordedRequest(place, number, flops, nbytes)
+            if self.make_times is not None:
+                request.times = self.make_times()
+        except Exception:  # noqa: BLE001 - it costs the trace, and no request
+            self._give_up()
+
+    def end(
+        self, request: RecordableRequest, kept: RecordedRequest, error: errors.AtomrError | None, now_ns: int
+    ) -> int:
+        """Record that a request has ended; return how long the device has worked for it, in nanoseconds.
+
+        Args:
+            request: The request.
+            kept: What `begin` has kept of it.
+            error: What it has ended with.
+            now_ns: CLOCK_MONOTONIC.
+        """
+        try:
+            batch, gpu, took_ns = kept.batch, _NO_TIMES, now_ns - request.started_ns
+            if self.make_times is not None:
+                gpu = _measured(request, batch)
+                took_ns = sum([each.took_ns for each in gpu])
+            session = request.peer.session.number
+            record = Ended(
+                max(0, session),
+                request.id,
+                request.method.name[:200],
+                kept.place,
+                kept.number,
+                request.started_ns,
+                now_ns,
+                request.items,
+                0 if batch is None else batch.number,
+                "" if error is None else str(error.code)[:200],
+                kept.flops,
+                kept.nbytes,
+                gpu,
+            )
+            with self._lock:
+                self._ring.write(record)
+        except Exception:  # noqa: BLE001 - as above
+            self._give_up()
+            return 0
+        return took_ns
+
+    def span(self, kind: SpanKind, name: str, started_ns: int, nbytes: int, request: Any) -> None:
+        """Record a part of a request that ends now. Any thread.
+
+        Args:
+            kind: What it is.
+            name: Its name.
+            started_ns: CLOCK_MONOTONIC.
+            nbytes: The bytes that it is about.
+            request: The request; None for none, or several.
+        """
+        try:
+            place, number, session, id_ = PlaceKind.LOOP.value, 0, 0, 0
+            if request is not None:
+                place, number = self._place(request.method.watched)
+                session, id_ = max(request.peer.session.number, 0), request.id
+            now_ns = time.monotonic_ns()
+            record = Spanned(kind, name[:200], session, id_, place, number, started_ns, now_ns, nbytes)
+            with self._lock:
+                if not self._closed:  # a step may end behind the trace
+                    self._ring.write(record)
+        except Exception:  # noqa: BLE001 - as above
+            self._give_up()
+
+    def close(self) -> None:
+        """Write no more, and let the ring go."""
+        with self._lock:
+            self._closed = True
+            self._ring.release()
+
+    def _place(self, watched: int) -> tuple[int, int]:
+        """Return the kind and the number of a place, which a word of the board has."""
+        kind, number = Watched.unpack(watched).place
+        found = self._places[watched] = kind.value, number
+        return found
+
+    def _give_up(self) -> None:
+        """Record nothing more, after a fault of ours."""
+        global recorder  # noqa: PLW0603 - one place to look at for every request
+        if recorder is self:
+            recorder = None
+            _LOG.exception("this process is no longer recorded in the trace of the pool")
+
+
+def start(descriptor: int, generation: int, make_times: Callable[[], WorkTimes] | None) -> None:
+    """Record from now on; with the loop's turn.
+
+    Args:
+        descriptor: The ring; closed here.
+        generation: This incarnation.
+        make_times: See `TimelineRecorder`.
+
+    Raises:
+        OSError: The ring cannot be mapped.
+    """
+    global recorder  # noqa: PLW0603 - as above
+    stop()
+    try:
+        # With its pages, as they would be given one by one in the middle of requests.
+        memory = memoryview(mmap.mmap(descriptor, RING_BYTES, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE))
+    finally:
+        os.close(descriptor)
+    recorder = TimelineRecorder(RecordWriter(memory, generation, os.getpid()), make_times)
+
+
+def stop() -> None:
+    """Record nothing more; with the loop's turn."""
+    global recorder
+    ended, recorder = recorder, None
+    if ended is not None:
+        ended.close()
+
+
+def copy(device: Any, source: Any, target: Any, way: str, request: Callable[[], Any] = lambda: None) -> None:
+    """Have a device copy an array, and record that if the pool is traced.
+
+    Args:
+        device: The device.
+        source: The array that is copied.
+        target: The array that is written.
+        way: Where from and where to.
+        request: Returns the request that the calling thread works for.
+    """
+    recording = recorder
+    if recording is None:
+        device.copy(source, target)
+        return
+    began_ns = time.monotonic_ns()
+    device.copy(source, target)
+    recording.span(SpanKind.COPY, way, began_ns, int(target.nbytes), request())
+
+
+def _measured(request: RecordableRequest, batch: SharedRun | None) -> list[GpuTime]:
+    if batch is None:
+        return [] if request.times is None else request.times.measured()
+    if batch.gpu is None:
+        batch.gpu = [] if batch.times is None else batch.times.measured()
+    return batch.gpu
+
+
+_NO_TIMES: Final[list[GpuTime]] = []
+_batches: Final = itertools.count(1)
