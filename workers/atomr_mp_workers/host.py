@@ -529,6 +529,7 @@ class Host:
         """
         for session in self._ending:
             self._dispatcher.leave(session.peers)
+            self._dispatcher.give_up(session.peers)
             if self._envelope.discard(session):
                 self._completions.wake()  # other requests may have waited for its memory
             elif any(peer.streams for peer in session.peers):
@@ -608,6 +609,7 @@ class Host:
         match message:
             case data.Cancel(_, ids):
                 self._dispatcher.cancel(peer, ids)
+                self._dispatcher.give_up([peer], ids)
             case data.Streams():
                 self._open_streams(peer, message, frames, packed)
             case data.Credit(token_, grants):
@@ -677,6 +679,7 @@ class Host:
         session.waiting_for_release = [call for call in session.waiting_for_release if call[0] is not lost]
         self._envelope.lose(lost)
         self._dispatcher.leave([lost])
+        self._dispatcher.give_up([lost])
         self._dispatcher.advance()
 
     def _comes_early(

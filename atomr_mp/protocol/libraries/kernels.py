@@ -68,7 +68,7 @@ ADDRESS: Final = "address"
 ParameterSizes = Annotated[tuple[tuple[int, int], ...], Meta(max_length=MAX_PARAMETERS)]
 
 
-class Compile(LibraryRequest, frozen=True):
+class Compile(LibraryRequest, frozen=True, dict=True):
     """Compile a source, and load the code. Returns the module and its kernels."""
 
     name: ClassVar = "compile"
@@ -92,7 +92,7 @@ class Compile(LibraryRequest, frozen=True):
         return (Compile, hashlib.sha256(repr(msgspec.structs.astuple(self)).encode("utf-8", "replace")).digest())
 
 
-class Load(LibraryRequest, frozen=True):
+class Load(LibraryRequest, frozen=True, dict=True):
     """Load compiled code; all but machine code is linked first. Returns the module and its kernels."""
 
     name: ClassVar = "load"

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import psutil
 import pytest
 
 from atomr_mp import errors
 from atomr_mp_workers.compiling import compiler as compiler_module
-from atomr_mp_workers.compiling import compiler_process, toolkits
+from atomr_mp_workers.compiling import compiler_process, toolkits, turns
 from atomr_mp_workers.compiling.cache import CodeCache
 from atomr_mp_workers.compiling.compiler import Compilation, Compiler
 from atomr_mp_workers.compiling.compiler_process import CompilerProcess, confines
@@ -92,6 +92,11 @@ def begun(compiler: Compiler, job: Job, within_s: float = DEADLINE_S) -> Future[
     future = compiler.submit(job, time.monotonic() + within_s)
     assert settled(lambda: len(psutil.Process().children()) > running)
     return future
+
+
+def endless(number: int) -> CompileJob:
+    """Return a job without end; those of different numbers are not equal."""
+    return CompileJob(ENDLESS + "//" * number, ARCHITECTURE)
 
 
 # --- results ---------------------------------------------------------------------------------------------------------
@@ -348,7 +353,7 @@ def test_a_compiler_ends_with_its_worker() -> None:
 def test_closing_ends_what_runs_and_what_waits(make: Callable[..., Compiler]) -> None:
     """Typed, and no process is left."""
     compiler = make()
-    futures = [begun(compiler, CompileJob(ENDLESS, ARCHITECTURE)) for _ in range(2)]
+    futures = [begun(compiler, endless(number)) for number in range(2)]
     futures.append(compiler.submit(CompileJob(KERNEL, ARCHITECTURE), time.monotonic() + DEADLINE_S))
     compiler.close()
     compiler.close()
@@ -358,31 +363,86 @@ def test_closing_ends_what_runs_and_what_waits(make: Callable[..., Compiler]) ->
 
 
 def test_two_run_at_a_time_and_the_others_wait(make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bounded number; one that waits can be cancelled, and is not begun after its deadline."""
-    monkeypatch.setattr(compiler_module, "MAX_JOBS", 4)
+    """A bounded number; one that waits can be cancelled, and is answered at its deadline."""
+    monkeypatch.setattr(turns, "MAX_JOBS", 8)
     compiler = make()
-    running = [begun(compiler, CompileJob(ENDLESS, ARCHITECTURE)) for _ in range(2)]
-    late_s = time.monotonic() + 0.5
-    late = compiler.submit(CompileJob(KERNEL, ARCHITECTURE), late_s)
-    unwanted = compiler.submit(CompileJob(KERNEL, ARCHITECTURE), time.monotonic() + DEADLINE_S)
-    with pytest.raises(errors.Overloaded, match="4 sources"):
+    running = [begun(compiler, endless(number)) for number in range(2)]
+    late = compiler.submit(CompileJob(KERNEL, ARCHITECTURE), time.monotonic() + 0.3)
+    unwanted = compiler.submit(CompileJob(KERNEL + "//", ARCHITECTURE), time.monotonic() + DEADLINE_S)
+    with pytest.raises(errors.Overloaded, match="4 sources of this client with 0 MiB, and 0 of others"):
         compiler.submit(CompileJob(KERNEL, ARCHITECTURE), time.monotonic() + DEADLINE_S)
+    others = compiler.submit(CompileJob(KERNEL, ARCHITECTURE), time.monotonic() + DEADLINE_S, "another")
     assert unwanted.cancel()
+    assert isinstance(late.exception(DEADLINE_S), errors.DeadlineExceeded)
     assert len(psutil.Process().children()) == 2
-    assert settled(lambda: time.monotonic() > late_s)
+    assert not others.done()
     for child in psutil.Process().children():
         child.kill()
     assert all(each.exception(DEADLINE_S) for each in running)
-    assert isinstance(late.exception(DEADLINE_S), errors.DeadlineExceeded)
-    assert settled(lambda: compiler._jobs == 0)
+    assert others.result(DEADLINE_S).code.code
     assert done(compiler, CompileJob(KERNEL, ARCHITECTURE)).code
+    assert len(compiler._turns) == 0
+
+
+def test_a_job_that_nobody_waits_for_any_more_is_stopped(make: Callable[..., Compiler]) -> None:
+    """Not as long as another caller waits for an equal one, which has no process of its own."""
+    compiler = make()
+    first = begun(compiler, endless(0))
+    second = compiler.submit(endless(0), time.monotonic() + DEADLINE_S, "another")
+    (child,) = psutil.Process().children()
+    with Watched([child.pid]) as watched:
+        assert first.cancel()
+        late = compiler.submit(endless(0), time.monotonic() + 0.3, "a third").exception(DEADLINE_S)
+        assert isinstance(late, errors.CompilationFailed)
+        assert "at work after" in late.message
+        assert late.signal == ""
+        assert [each.pid for each in psutil.Process().children()] == [child.pid]
+        assert not second.done()
+        assert second.cancel()
+        assert watched.left(DEADLINE_S) == []
+    assert done(compiler, CompileJob(KERNEL, ARCHITECTURE)).code
+
+
+def test_equal_jobs_of_several_callers_are_done_once(
+    make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gets the result; an error as an exception of its own."""
+    made: list[Job] = []
+
+    class Counted(CompilerProcess):
+        def __init__(self, job: Job, *arguments: Any, **named: Any) -> None:
+            made.append(job)
+            super().__init__(job, *arguments, **named)
+
+    monkeypatch.setattr(compiler_module, "CompilerProcess", Counted)
+    compiler = make()
+    job, wrong = CompileJob(KERNEL, ARCHITECTURE), CompileJob("wrong", ARCHITECTURE)
+    futures = [compiler.submit(job, time.monotonic() + DEADLINE_S, owner) for owner in range(8)]
+    failing = [compiler.submit(wrong, time.monotonic() + DEADLINE_S, owner) for owner in range(8)]
+    assert len({id(each.result(DEADLINE_S).code) for each in futures}) == 1
+    assert len({id(each.exception(DEADLINE_S)) for each in failing}) == 8
+    assert sorted(each.source for each in made if isinstance(each, CompileJob)) == sorted([KERNEL, "wrong"])
+
+
+def test_an_owner_waits_for_one_job_of_another_at_most(make: Callable[..., Compiler]) -> None:
+    """However many that one has; its jobs are done in their order."""
+    compiler = make()
+    running = [begun(compiler, endless(number)) for number in range(2)]
+    many = [compiler.submit(endless(9 + n), time.monotonic() + DEADLINE_S) for n in range(50)]
+    few = [
+        compiler.submit(CompileJob(KERNEL + "//" * n, ARCHITECTURE), time.monotonic() + DEADLINE_S, "another")
+        for n in range(2)
+    ]
+    running[0].cancel()
+    assert all(each.result(DEADLINE_S).code.code for each in few)
+    assert not any(each.done() for each in (running[1], *many))
 
 
 def test_the_bytes_of_sources_that_wait_are_bounded(
     make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a typed refusal."""
-    monkeypatch.setattr(compiler_module, "MAX_JOBS_BYTES", 100)
+    monkeypatch.setattr(turns, "MAX_JOBS_BYTES", 100)
     with pytest.raises(errors.Overloaded):
         make().submit(CompileJob(KERNEL + " " * 100, ARCHITECTURE), time.monotonic() + DEADLINE_S)
 
@@ -464,7 +524,7 @@ def test_a_process_that_was_taken_over_is_not_believed(
         CompilerProcess(job, toolkit, LIMITS, confined=True) as process,
         pytest.raises(errors.CompilationFailed) as raised,
     ):
-        process.answer(time.monotonic() + DEADLINE_S)
+        process.answer()
     assert (raised.value.message + raised.value.log).replace("\n", "").isprintable()
     assert len(raised.value.message) < 8192
 
@@ -478,4 +538,4 @@ def test_a_library_that_cannot_be_loaded_is_unsupported(toolkit: Toolkit, tmp_pa
         CompilerProcess(job, broken, LIMITS, confined=True) as process,
         pytest.raises(errors.Unsupported, match="the compiler cannot be used here: OSError"),
     ):
-        process.answer(time.monotonic() + DEADLINE_S)
+        process.answer()

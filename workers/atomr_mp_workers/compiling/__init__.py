@@ -3,8 +3,8 @@
 A source can end NVRTC's process, keep it busy for ever, and have it read files. So:
 
 - **Each job has a process of its own** (`process/`), which is started by exec, has no CUDA context, and does one job.
-  `CompilerProcess` starts it and waits for its answer, at most until the deadline; `Compiler` has at most two at a
-  time, a bounded queue, and threads for both, so that the worker's loop never waits.
+  `CompilerProcess` starts it and waits for its answer; `Compiler` has at most two at a time, and threads for them, so
+  that the worker's loop never waits. Others wait in `WorkTurns`, whose owners take turns, and have a bounded share.
 - **The process is shut in before it reads the source.** It has loaded the libraries by then. Landlock leaves it the
   toolkit's headers to read, and a filter of system calls keeps it away from sockets and other processes. What the
   source may include besides comes with it.

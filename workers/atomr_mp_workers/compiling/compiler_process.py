@@ -1,7 +1,7 @@
 """One process of the compiler as the worker sees it: its start, its answer, its end. An edge; Linux only.
 
 It is started by exec, never by a fork alone: a worker has threads and a CUDA context. It gets three pipes and no other
-descriptor. Whatever it does, `answer` returns or raises by its deadline.
+descriptor. Whatever it does, `answer` returns or raises within the longest time of a job.
 """
 
 from __future__ import annotations
@@ -104,25 +104,22 @@ class CompilerProcess:
         return self._popen.pid
 
     def kill(self) -> None:
-        """End the process, and with it the job; `answer` raises. Any thread, before `end` only."""
+        """End the process, and with it the job; `answer` raises. Any thread, before `end` only; may be called twice."""
         self._killed = True
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
-    def answer(self, deadline_s: float) -> CompiledCode:
-        """Return the result; it is the job's, or an error.
-
-        Args:
-            deadline_s: When it has to be there, on the monotonic clock. The limits may end the job before.
+    def answer(self) -> CompiledCode:
+        """Return the result; it is the job's, or an error. It is there by the end of the longest time of a job.
 
         Raises:
             CompilationFailed: The job failed, the process crashed, or it took too long.
             Unsupported: The toolkit cannot be used here.
             Cancelled: The process was killed by `kill`.
         """
-        until_s = min(deadline_s, self._began_s + self._limits.wall_s)
+        until_s = self._began_s + self._limits.wall_s
         if not self._exchange(until_s):
-            raise self._late(deadline_s)
+            raise self._late()
         answer = self._decoded()
         if answer is None:
             raise self._ended(until_s)
@@ -239,20 +236,17 @@ class CompilerProcess:
             "have taken it over. Nothing of it was used; make the source simpler"
         )
 
-    def _late(self, deadline_s: float) -> errors.AtomrError:
-        took_s = time.monotonic() - self._began_s
-        if deadline_s < self._began_s + self._limits.wall_s:
-            why, advice = "the call's deadline passed", "make it simpler, or allow more time (`deadline_s`)"
-        else:
-            why, advice = f"{self._limits.wall_s:g} s are the most", "make it simpler, or compile when less is going on"
+    def _late(self) -> errors.AtomrError:
         return errors.CompilationFailed(
-            f"the compiler was stopped after {took_s:.1f} s over this source: {why}; {advice}", signal="SIGKILL"
+            f"the compiler was stopped after {time.monotonic() - self._began_s:.1f} s over this source: "
+            f"{self._limits.wall_s:g} s are the most; make it simpler, or compile when less is going on",
+            signal="SIGKILL",
         )
 
     def _ended(self, until_s: float) -> errors.AtomrError:
         """Return the error of a process that has ended without an answer."""
         if self._killed:
-            return errors.Cancelled("the compiler was stopped: the worker ends")
+            return errors.Cancelled("the compiler was stopped: nobody waits for this source any more")
         left_s = max(0.0, min(until_s - time.monotonic(), EXIT_WAIT_S))
         ended = select.poll()
         ended.register(self._pidfd, select.POLLIN)

@@ -310,6 +310,12 @@ class LibraryMethod(Method):
         plan.get()
         return plan
 
+    def give_up(self, arguments: tuple[Any, ...]) -> None:
+        """Give up the work that was begun elsewhere for an unwanted request, which then fails."""
+        for each in arguments:
+            if isinstance(each, BegunWork):
+                each.future.cancel()
+
     def _begun(self, begin: Callable[[Any], Future[Any]], request: LibraryRequest) -> LibraryPlan:
         """Begin what is done elsewhere; return what stands for it. No other request gets it."""
         try:
@@ -318,13 +324,16 @@ class LibraryMethod(Method):
             refused = LibraryPlan()
             refused.fail(error)
             return refused
-        plan = LibraryPlan(self._context.device.make_event())
-        future.add_done_callback(lambda _: self._end(plan, future))
+        plan = BegunWork(self._context.device.make_event(), future)
+        future.add_done_callback(lambda _: self._end(plan))
         return plan
 
-    def _end(self, plan: LibraryPlan, future: Future[Any]) -> None:
+    def _end(self, plan: BegunWork) -> None:
         """Take the outcome of work elsewhere. Any thread."""
-        plan.make(future.result, self._context.device.explain)
+        if plan.future.cancelled():
+            plan.fail(errors.Cancelled(f"{self.name} was given up before it was done"))
+        else:
+            plan.make(plan.future.result, self._context.device.explain)
         assert plan.event is not None
         plan.event.end()
         self._context.wake()
@@ -401,6 +410,21 @@ def _laid_out(request: LibraryRequest, left_out: dict[str, Layout]) -> LibraryRe
     """Return a request with outputs that are not allocated yet, for its plan."""
     filled = {name: LaidOut(layout) for name, layout in left_out.items()}
     return msgspec.structs.replace(request, **filled) if filled else request
+
+
+class BegunWork(LibraryPlan):
+    """Work of one request that is done elsewhere.
+
+    Args:
+        event: The event of its end.
+        future: Its outcome.
+    """
+
+    __slots__ = ("future",)
+
+    def __init__(self, event: Event, future: Future[Any]) -> None:
+        super().__init__(event)
+        self.future: Final = future
 
 
 class LaidOut(Operand):

@@ -316,6 +316,12 @@ class Dispatcher:
         for peer in peers:
             self._interrupt(peer, None, "its client has gone")
 
+    def give_up(self, peers: Iterable[Peer], ids: Sequence[int] | None = None) -> None:
+        """Give up the work that was begun elsewhere for requests of connections, which wait for it and end by that."""
+        for request in self._parked:
+            if request.making is not None and request.peer in peers and (ids is None or request.id in ids):
+                request.method.give_up(request.arguments)
+
     def _interrupt(self, peer: Peer, ids: Sequence[int] | None, reason: str) -> None:
         """Interrupt running calls; streams know already."""
         for runner in self._runners:

@@ -161,6 +161,10 @@ class Method(ABC):
         """Return the arguments with a plan, and the end of its making if the request has to wait for it."""
         return arguments, None
 
+    def give_up(self, _arguments: tuple[Any, ...]) -> None:
+        """Give up the work that `prepared` has begun for one unwanted request alone."""
+        return
+
     def resumed(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
         """Return the same once what `prepared` has named has ended: there may be something else to wait for then."""
         return arguments, None

@@ -15,6 +15,7 @@ from atomr_mp_workers.libraries.base import Library
 from atomr_mp_workers.libraries.kernels import modules
 from atomr_mp_workers.libraries.kernels.images import KernelImage
 from atomr_mp_workers.libraries.kernels.modules import LoadedModule
+from atomr_mp_workers.libraries.kernels.rights import owner_of
 from atomr_mp_workers.libraries.kernels.service import CompileService, ReadCode, service
 from atomr_mp_workers.requests.request import current_request
 
@@ -78,7 +79,7 @@ class KernelLibrary(Library):
             options=request.options,
             headers=headers,
         )
-        return self.service.submit(job, self._deadline_s(request.limit_s))
+        return self.service.submit(job, self._deadline_s(request.limit_s), owner_of(request))
 
     def compile(self, _request: kernels.Compile, read: ReadCode) -> list[Any]:
         """Load what was compiled."""
@@ -92,7 +93,7 @@ class KernelLibrary(Library):
             return self.service.read(request.code, {name: shown for shown, name in request.shown})
         part = LinkInput(f"code.{request.kind}", CodeKind(request.kind), request.code)
         job = LinkJob((part,), request.arch or self._architecture(), request.options)
-        return self.service.submit(job, self._deadline_s(request.limit_s))
+        return self.service.submit(job, self._deadline_s(request.limit_s), owner_of(request))
 
     def load(self, _request: kernels.Load, read: ReadCode) -> list[Any]:
         """Load the code."""

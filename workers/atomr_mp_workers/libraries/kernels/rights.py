@@ -5,10 +5,10 @@ What an actor does in its own code is not asked: whoever starts a pool has chose
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from atomr_mp import errors
-from atomr_mp.protocol.libraries import program
+from atomr_mp.protocol.libraries import kernels, program
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.library_names import KERNELS
 from atomr_mp_workers.compiling.compiler_process import confines
@@ -16,9 +16,11 @@ from atomr_mp_workers.memory.blocks import Holder
 
 R = TypeVar("R", bound=LibraryRequest)
 
+_OWNER: Final = "owner"
+
 
 def admitted(request: R, holder: Holder) -> R:
-    """Return a request of the library, if its session may make it.
+    """Return a request of the library, if its session may make it; one that is compiled has its session noted.
 
     Raises:
         KernelsForbidden: It may not.
@@ -30,7 +32,14 @@ def admitted(request: R, holder: Holder) -> R:
             f"this client may not {request.name} kernels: nothing confines the compiler on this machine, whose kernel "
             "has no Landlock, so it works for clients of the same machine only"
         )
+    if isinstance(request, kernels.Compile | kernels.Load):
+        request.__dict__[_OWNER] = holder
     return request
+
+
+def owner_of(request: kernels.Compile | kernels.Load) -> Holder | None:
+    """Return whose turn it is when a request is compiled: its session's, or that of this process's own code (None)."""
+    return request.__dict__.get(_OWNER)
 
 
 def check_program(request: program.RunProgram, holder: Holder) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+from collections.abc import Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
@@ -52,13 +53,16 @@ class CompileService:
         self._compiler: Final = compiler
         self._readers: Final = ThreadPoolExecutor(1, "kernels")
 
-    def submit(self, job: Job, deadline_s: float) -> Future[ReadCode]:
-        """Have a job done and its code read; see `Compiler.submit`. A large job is looked at elsewhere, errors too."""
+    def submit(self, job: Job, deadline_s: float, owner: Hashable) -> Future[ReadCode]:
+        """Have a job done and its code read; see `Compiler.submit`. A large job is looked at elsewhere, errors too.
+
+        The future can be cancelled until the job is done.
+        """
         done: Future[ReadCode] = Future()
         if size_of(job) <= SMALL_BYTES:
-            self._compiler.submit(job, deadline_s).add_done_callback(partial(_take, done))
+            _follow(done, self._compiler.submit(job, deadline_s, owner))
         else:
-            self._readers.submit(self._begin, job, deadline_s, done)
+            self._readers.submit(self._begin, job, deadline_s, owner, done)
         return done
 
     def read(self, code: bytes, shown: dict[str, str]) -> Future[ReadCode]:
@@ -70,15 +74,26 @@ class CompileService:
         """
         return self._readers.submit(_read, code, shown, "", "")
 
-    def _begin(self, job: Job, deadline_s: float, done: Future[ReadCode]) -> None:
+    def _begin(self, job: Job, deadline_s: float, owner: Hashable, done: Future[ReadCode]) -> None:
+        if done.cancelled():
+            return
         try:
-            self._compiler.submit(job, deadline_s).add_done_callback(partial(_take, done))
+            _follow(done, self._compiler.submit(job, deadline_s, owner))
         except errors.AtomrError as error:
-            done.set_exception(error)
+            if done.set_running_or_notify_cancel():
+                done.set_exception(error)
+
+
+def _follow(done: Future[ReadCode], future: Future[Compilation]) -> None:
+    """Have a job's code read once it has ended, and the job given up if its caller cancels."""
+    future.add_done_callback(partial(_take, done))
+    done.add_done_callback(lambda _: done.cancelled() and future.cancel())
 
 
 def _take(done: Future[ReadCode], future: Future[Compilation]) -> None:
     """Read the code of a job that has ended. A thread of the compiler."""
+    if not done.set_running_or_notify_cancel():
+        return
     try:
         code, key, _ = future.result()
         shown = {lowered: name for name, lowered in code.lowered.items()}
