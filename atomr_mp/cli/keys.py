@@ -41,6 +41,11 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     admit.add_argument("key", metavar="KEY", help="its public key")
     admit.add_argument("--operate", action="store_true", help="it may give orders: restart, reload, admit")
     admit.add_argument(
+        "--kernels",
+        action="store_true",
+        help="it may launch kernels of its own, as clients of the pool's machine (kernels = 'local')",
+    )
+    admit.add_argument(
         "--weight",
         type=real(MIN_WEIGHT, MAX_WEIGHT),
         default=1.0,
@@ -115,6 +120,7 @@ def _admit(options: argparse.Namespace) -> int:
                 "name": keys.check_name(options.name),
                 "public": [keys.check_key(options.key)],
                 "operate": options.operate,
+                "kernels": options.kernels,
                 "weight": options.weight,
                 "sessions": options.sessions,
                 "max_bytes": options.max_bytes,
@@ -149,7 +155,7 @@ def _list(options: argparse.Namespace) -> int:
     from atomr_mp.remote import keys
 
     for each in sorted(keys.read_admitted(_directory(options)).keys, key=lambda admitted: admitted.name):
-        rights = "operate" if each.operate else "call"
+        rights = ("operate" if each.operate else "call") + (", kernels" if each.kernels else "")
         sys.stdout.write(
             f"{each.name}: {rights}, weight {each.weight:g}, {counted(each.sessions, 'session')}, "
             f"{each.max_bytes} bytes a session\n"

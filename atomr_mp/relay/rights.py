@@ -22,7 +22,7 @@ class SessionRights:
     def __init__(self, key: AdmittedKey, kind: ChannelKind) -> None:
         self.key: Final = key
         self._kind = kind
-        self._origin = session.RemoteOrigin(key.name, key.operate)
+        self._origin = session.RemoteOrigin(key.name, key.operate, key.kernels)
 
     def hello(self, said: session.Hello) -> session.Hello:
         """Return the hello that the supervisor gets."""

@@ -71,6 +71,8 @@ class AdmittedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Most sessions at a time."""
     max_bytes: Annotated[int, msgspec.Meta(ge=LEAST_SESSION_BYTES)] = 256 * 2**20
     """Most bytes of shared memory for the arrays of unanswered calls of each of its sessions."""
+    kernels: bool = False
+    """Whether the client may use kernels of its own where clients of the pool's machine may (kernels = "local")."""
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -153,7 +153,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     request is refused or run alone."""
     kernels: KernelsFor = "local"
     """Clients that may compile, load and launch kernels of their own, which can touch all memory of a worker: "local",
-    those of the pool's own machine; "all", remote ones too; "off", none."""
+    those of the pool's own machine, and keys admitted with `--kernels`; "all", remote ones too; "off", none."""
     threads_per_worker: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
     """Threads that OpenMP, MKL and OpenBLAS have in a worker, by OMP_NUM_THREADS and the like; variables that are set
     already hold. 0: on the host backend the cores divided by the number of workers; on GPUs as many as they like."""

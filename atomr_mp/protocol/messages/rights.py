@@ -5,7 +5,7 @@ The supervisor asks for each message of such a session; sessions of its own mach
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeVar, assert_never
+from typing import Any, Literal, TypeVar, assert_never
 
 import msgspec
 
@@ -18,21 +18,22 @@ T = TypeVar("T")
 KernelsFor = Literal["off", "local", "all"]
 """Clients that may use kernels of their own, see `PoolSettings.kernels`."""
 
-_REFUSED: Final = {
-    ("off", False): "the pool was started with kernels = 'off'",
-    ("off", True): "the pool was started with kernels = 'off'",
-    ("local", True): "the pool lets clients of its own machine alone use them (kernels = 'local'; 'all' lets this one)",
-}
 
-
-def kernels_refusal(setting: KernelsFor, *, remote: bool) -> str:
-    """Return why a client may not compile, load or launch kernels of its own; empty if it may.
+def kernels_refusal(setting: KernelsFor, origin: session.RemoteOrigin | None) -> str:
+    """Return why a client may not compile, load or launch kernels of its own, and how it might; empty if it may.
 
     Args:
         setting: The pool's `kernels`.
-        remote: Whether the client is on another machine.
+        origin: The remote client, None for one of the pool's own machine.
     """
-    return _REFUSED.get((setting, remote), "")
+    if setting == "off":
+        return "the pool was started with kernels = 'off', for all clients; 'local' lets those of its own machine"
+    if setting == "all" or origin is None or origin.kernels:
+        return ""
+    return (
+        "the pool lets clients of its own machine use them (kernels = 'local'), and keys that are admitted with "
+        f"`atomr-mp keys admit NAME KEY --kernels`; {origin.key:.64} was admitted without, and kernels = 'all' lets all"
+    )
 
 
 def refusal_of(message: session.FromClient, origin: session.RemoteOrigin) -> session.Answer | None:

@@ -65,6 +65,8 @@ class RemoteOrigin(Message, frozen=True):
     """Name of the client's key."""
     operate: bool = True
     """Whether the key may give orders, and is shown tracebacks; see `rights`."""
+    kernels: bool = False
+    """Whether the key may use kernels of its own where clients of the pool's machine may; see `rights`."""
 
 
 class SessionProof(Message, frozen=True):

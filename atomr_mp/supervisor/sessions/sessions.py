@@ -542,7 +542,7 @@ class Sessions:
             each.peer.credentials.pid,
             tracebacks=each.sees_tracebacks,
             relayed=each.origin is not None,
-            no_kernels=kernels_refusal(self._plan.settings.kernels, remote=each.origin is not None),
+            no_kernels=kernels_refusal(self._plan.settings.kernels, each.origin),
         )
 
     def _welcome_of(self, each: ClientSession) -> session.Welcome:

@@ -10,7 +10,9 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.cli import main
 from atomr_mp.libraries.kernels import DeviceKernel
+from atomr_mp.remote import keys
 from tests import remote as served
 from tests.actors.kerneled import NAMES, SOURCE
 from tests.support import ACTORS, DEADLINE_S, Ledger
@@ -102,3 +104,39 @@ def test_a_remote_client_has_kernels_if_the_pool_says_so(ledger: Ledger) -> None
             device.kernels.compile("int f() { return nothing; }").result(DEADLINE_S)
         assert "int f() { return nothing; }" in told.value.log
         assert found.pool.status().kernels == "all"
+
+
+def test_a_key_has_kernels_by_name(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is admitted so, and shown; other keys, and those of earlier files, have none."""
+    found = served.serve(ledger, KERNELED)
+    with found.pool:
+        pair = keys.new_pair()
+        server = keys.read_server(found.keys_dir).public
+        content = keys.ClientKeys(name="bob", public=pair.public, secret=pair.secret, server=server)
+        keys.write_new(served.key_file(found.keys_dir, "bob"), content)
+        where = ["--run-dir", str(found.pool.run_dir), "--keys-dir", str(found.keys_dir)]
+        assert main(["keys", "admit", "bob", pair.public, "--kernels", *where]) == 0
+        assert main(["keys", "list", *where]) == 0
+        shown = capsys.readouterr().out
+        assert "bob: call, kernels, weight 1" in shown
+        assert "alice: operate, weight 1" in shown
+        with found.connect("bob") as bob, found.connect() as alice:
+            device = bob.device(0)
+            module = device.kernels.compile(SOURCE, names=NAMES).result(DEADLINE_S)
+            x = device.put(np.ones(4, np.float32))
+            module["scale<float>"](x, 3.0, 4, grid=1, block=4, inout=x)
+            assert x.numpy().tolist() == [3.0] * 4
+            with pytest.raises(errors.NotAuthorized, match="bob may not give orders"):
+                bob.restart(0)
+            with pytest.raises(errors.KernelsForbidden, match="keys admit NAME KEY --kernels`; alice was admitted"):
+                launch(alice.device(0)).result(DEADLINE_S)
+
+
+def test_a_key_that_is_named_has_no_kernels_where_nobody_has(ledger: Ledger) -> None:
+    """With kernels = "off"; the message says so."""
+    directory = served.make_keys(ledger.path)
+    served.admit(directory, kernels=True)
+    with ledger.start(KERNELED, kernels="off", listen=served.LISTEN, keys_dir=str(directory)) as pool:
+        found = served.Served(pool, served.listening(pool), directory)
+        with found.connect() as remote, pytest.raises(errors.KernelsForbidden, match="kernels = 'off'"):
+            launch(remote.device(0)).result(DEADLINE_S)

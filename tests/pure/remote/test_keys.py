@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -88,3 +89,15 @@ def test_keys_are_not_kept_in_the_run_directory(tmp_path: Path) -> None:
     with pytest.raises(errors.ConfigurationError, match="elsewhere"):
         keys.check_outside(tmp_path / "run" / "keys", tmp_path / "run")
     keys.check_outside(tmp_path / "keys", tmp_path / "run")
+
+
+def test_files_from_before_a_right_was_known_stay_valid(tmp_path: Path) -> None:
+    """Their keys do not have it."""
+    public = keys.new_pair().public
+    keys.change_admitted(tmp_path, lambda before: before.admitting(admitted("bob", public)))
+    file = tmp_path / keys.ADMITTED_FILE
+    content = json.loads(file.read_text(encoding="utf-8"))
+    del content["keys"][0]["kernels"]
+    file.write_text(json.dumps(content), encoding="utf-8")
+    (found,) = keys.read_admitted(tmp_path).keys
+    assert (found.name, found.public, found.kernels) == ("bob", [public], False)

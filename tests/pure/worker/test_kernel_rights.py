@@ -11,6 +11,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.libraries import program
 from atomr_mp.protocol.libraries.kernels import Compile, Load
 from atomr_mp.protocol.messages.rights import KernelsFor, kernels_refusal
+from atomr_mp.protocol.messages.session import RemoteOrigin
 from atomr_mp_workers.libraries.arrival import arrival_of
 from atomr_mp_workers.libraries.kernels import rights
 from atomr_mp_workers.libraries.program.definitions import recall
@@ -38,14 +39,19 @@ def run(*steps: str, place: int = -1, whole: bool = True) -> program.RunProgram:
 
 
 @pytest.mark.parametrize(
-    ("setting", "local", "remote"), [("off", False, False), ("local", True, False), ("all", True, True)]
+    ("setting", "may"),
+    [("off", (False, False, False)), ("local", (True, False, True)), ("all", (True, True, True))],
 )
-def test_the_setting_says_who_may(setting: KernelsFor, *, local: bool, remote: bool) -> None:
-    """A refusal names it."""
-    for may, far in ((local, False), (remote, True)):
-        refused = kernels_refusal(setting, remote=far)
-        assert (refused == "") is may
-        assert may or repr(setting) in refused
+def test_the_setting_and_the_key_say_who_may(setting: KernelsFor, may: tuple[bool, bool, bool]) -> None:
+    """A refusal names the setting, and what would let the client; it fits into the message to the workers."""
+    long = "n" * 64
+    origins = (None, RemoteOrigin(long), RemoteOrigin(long, operate=False, kernels=True))
+    for may_this, origin in zip(may, origins, strict=True):
+        refused = kernels_refusal(setting, origin)
+        assert (refused == "") is may_this
+        assert may_this or repr(setting) in refused
+        assert len(refused) <= 400
+        assert may_this or setting == "off" or ("--kernels" in refused and long in refused)
 
 
 def test_every_request_of_the_library_asks() -> None:
