@@ -12,6 +12,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.libraries.base import LibraryReference, check, real, whole, wholes
 from atomr_mp.libraries.kernel_arguments import Packed, pack
+from atomr_mp.libraries.linked_codes import Code, Parts, kind_of, linked_codes
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.libraries import kernels
 from atomr_mp.protocol.libraries.kernels import KernelOf
@@ -171,6 +172,7 @@ class DeviceKernels(LibraryReference):
         options: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
         arch: str | None = None,
+        link: Parts = (),
         deadline_s: float | None = None,
     ) -> Reply:
         """Compile CUDA C++ and load it; the reply's result is a `KernelModule`.
@@ -183,6 +185,7 @@ class DeviceKernels(LibraryReference):
             headers: Texts that the source includes, by name. Files of the worker's machine cannot be included, but the
                 CUDA toolkit's headers.
             arch: The architecture, such as "sm_90a"; None for the device's own.
+            link: Codes whose device functions the source calls, as for `load`: it is linked with these.
             deadline_s: See `Pool.call`; it bounds the compilation too.
 
         Raises:
@@ -192,12 +195,20 @@ class DeviceKernels(LibraryReference):
             InvalidRequest: A text is too long, or no text.
         """
         texts = tuple((str(name), text) for name, text in (headers or {}).items())
-        request = kernels.Compile(source, tuple(names), tuple(options), texts, arch or "", _limit_s(deadline_s))
+        request = kernels.Compile(
+            source,
+            tuple(names),
+            tuple(options),
+            texts,
+            arch or "",
+            _limit_s(deadline_s),
+            linked_codes(link) if link else (),
+        )
         return self._module(request, deadline_s, {"kernel.cu": source, **dict(texts)})
 
     def load(
         self,
-        code: bytes | str,
+        code: Code | Parts,
         kind: kernels.Kind | None = None,
         *,
         options: Sequence[str] = (),
@@ -206,12 +217,14 @@ class DeviceKernels(LibraryReference):
     ) -> Reply:
         """Load code that was compiled elsewhere; the reply's result is a `KernelModule`.
 
-        PTX, LTO-IR and fatbins are made machine code first, in a process of its own, as `compile` is.
+        PTX, LTO-IR and fatbins are made machine code first, and several codes are linked, in a process of its own, as
+        `compile` is. No GPU is needed for that.
 
         Args:
-            code: The code; PTX may be text.
-            kind: Its form; None tells it by its first bytes, except LTO-IR.
-            options: Options of nvJitLink, for code that is no CUBIN.
+            code: The code; PTX may be text. Or several as a list, or by names, which messages then have: those that
+                call each other's functions were compiled as relocatable (-rdc=true).
+            kind: Its form; None tells it by its first bytes, as for each of several.
+            options: Options of nvJitLink, for code that is linked.
             arch: The architecture; None for the device's own.
             deadline_s: See `Pool.call`.
 
@@ -219,8 +232,14 @@ class DeviceKernels(LibraryReference):
             CompilationFailed: It cannot be linked; raised by the reply.
             InvalidRequest: It is no such code, or is for another device; may be raised by the reply.
         """
-        data = code.encode() if isinstance(code, str) else bytes(code)
-        request = kernels.Load(data, kind or _kind_of(data), tuple(options), arch or "", _limit_s(deadline_s))
+        given = tuple(options), arch or "", _limit_s(deadline_s)
+        if isinstance(code, str | bytes | bytearray | memoryview):
+            data = code.encode() if isinstance(code, str) else bytes(code)
+            return self._module(kernels.Load(data, kind or kind_of(data), *given), deadline_s, {})
+        if kind is not None:
+            raise errors.InvalidRequest("kind is of one code; that of each of several is known by its first bytes")
+        first, *others = linked_codes(code)
+        request = kernels.Load(first.code, first.kind, *given, parts=tuple(others), title=first.name)
         return self._module(request, deadline_s, {})
 
     def launch(
@@ -350,23 +369,6 @@ def _three(name: str, value: Any) -> tuple[int, int, int]:
         raise errors.InvalidRequest(f"{name} is {value!r}; it must be one to three lengths of at least 1")
     x, y, z = (*given, 1, 1)[:3]
     return x, y, z
-
-
-def _kind_of(code: bytes) -> kernels.Kind:
-    """Return the form of code by its first bytes.
-
-    Raises:
-        InvalidRequest: They tell nothing.
-    """
-    if code.startswith(b"\x7fELF"):
-        return "cubin"
-    if code.startswith(b"\x50\xed\x55\xba"):
-        return "fatbin"
-    if b".version" in code[:65536] and b"\0" not in code[:1024]:
-        return "ptx"
-    raise errors.InvalidRequest(
-        "nothing tells the form of the code: name it as kind ('cubin', 'ptx', 'ltoir', 'fatbin')"
-    )
 
 
 def _show_lines(error: errors.AtomrError, texts: Mapping[str, str]) -> None:

@@ -148,3 +148,24 @@ def test_a_wild_pointer_ends_its_worker_alone(ledger: Ledger) -> None:
             module["wild"](x, 2**40, grid=1, block=1, inout=x).result(DEADLINE_S)
         module["wild"](x, 3, grid=1, block=1, inout=x)
         assert x.numpy()[3] == 1
+
+
+def test_a_source_is_linked_with_assembly(device: atomr_mp.Device) -> None:
+    """The source calls its function; for this GPU."""
+    ptx = """.version 7.8
+.target sm_80
+.address_size 64
+.visible .func (.param .f32 result) twice(.param .f32 x) {
+    .reg .f32 %f<3>;
+    ld.param.f32 %f1, [x];
+    add.f32 %f2, %f1, %f1;
+    st.param.f32 [result], %f2;
+    ret;
+}
+"""
+    source = """extern "C" __device__ float twice(float);
+extern "C" __global__ void k(float* x) { x[threadIdx.x] = twice(x[threadIdx.x]); }"""
+    module = device.kernels.compile(source, link={"twice.ptx": ptx}).result(DEADLINE_S)
+    x = device.put(np.arange(8, dtype=np.float32))
+    module["k"](x, grid=1, block=8, inout=x)
+    np.testing.assert_array_equal(x.numpy(), 2 * np.arange(8))

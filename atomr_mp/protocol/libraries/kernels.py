@@ -38,6 +38,8 @@ MAX_NAMES: Final = 1024
 MAX_NAME_CHARS: Final = 4096
 MAX_OPTIONS: Final = 256
 MAX_HEADERS: Final = 256
+MAX_PARTS: Final = 64
+"""Most codes that are linked to one."""
 MAX_PARAMETERS: Final = 1024
 MAX_BLOCK_BYTES: Final = 32764
 """Longest parameters of a kernel, in bytes: CUDA has no longer ones."""
@@ -68,6 +70,18 @@ ADDRESS: Final = "address"
 ParameterSizes = Annotated[tuple[tuple[int, int], ...], Meta(max_length=MAX_PARAMETERS)]
 
 
+class LinkedCode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One of several codes that are linked."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    """Its name in messages, which has the form of a file's."""
+    kind: Kind
+    code: Annotated[bytes, Meta(min_length=1, max_length=MAX_CODE_BYTES)]
+
+
+LinkedCodes = Annotated[tuple[LinkedCode, ...], Meta(max_length=MAX_PARTS)]
+
+
 class Compile(LibraryRequest, frozen=True, dict=True):
     """Compile a source, and load the code. Returns the module and its kernels."""
 
@@ -86,6 +100,8 @@ class Compile(LibraryRequest, frozen=True, dict=True):
     """The architecture, such as "sm_90a"; empty for the device's own."""
     limit_s: Annotated[float, Meta(ge=0, le=86400)] = 0.0
     """How long it may take; 0 for as long as the worker allows."""
+    link: LinkedCodes = ()
+    """Codes that the compiled one is linked with, and may call."""
 
     def identity(self) -> tuple[object, ...]:
         """Return a key that equal requests share, without their texts."""
@@ -93,7 +109,7 @@ class Compile(LibraryRequest, frozen=True, dict=True):
 
 
 class Load(LibraryRequest, frozen=True, dict=True):
-    """Load compiled code; all but machine code is linked first. Returns the module and its kernels."""
+    """Load compiled code; if it is not machine code, or has parts, it is linked. Returns the module and its kernels."""
 
     name: ClassVar = "load"
     answers: ClassVar = True
@@ -106,10 +122,18 @@ class Load(LibraryRequest, frozen=True, dict=True):
     limit_s: Annotated[float, Meta(ge=0, le=86400)] = 0.0
     shown: Annotated[tuple[tuple[_Text, _Lowered], ...], Meta(max_length=MAX_NAMES)] = ()
     """The caller's names of kernels, with those in the code: machine code that was compiled before knows only these."""
+    parts: LinkedCodes = ()
+    """More codes, which are linked with it."""
+    title: Annotated[str, Meta(max_length=256)] = ""
+    """Its name in a link's messages; machine code without is loaded as it is."""
 
     def identity(self) -> tuple[object, ...]:
         """Return a key that equal requests share, without the code."""
-        return (Load, hashlib.sha256(self.code).digest(), *msgspec.structs.astuple(self)[1:])
+        hashed = msgspec.structs.replace(self, code=b"", parts=())
+        codes = [self.code, *(each.code for each in self.parts)]
+        names = [(each.name, each.kind) for each in self.parts]
+        digests = b"".join(hashlib.sha256(each).digest() for each in codes)
+        return (Load, digests, tuple(names), *msgspec.structs.astuple(hashed))
 
 
 class KernelOf(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

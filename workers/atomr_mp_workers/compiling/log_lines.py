@@ -19,8 +19,10 @@ _PLACED: Final = re.compile(
 )
 """Matches a line of the front end. The lines of a source are indented, by two spaces."""
 
-_UNPLACED: Final = re.compile(r"(?:nvrtc|ptxas|nvlink|nvJitLink|libnvvm|libNVVM)\b.*+")
-"""Matches a line of the tools behind it."""
+_UNPLACED: Final = re.compile(
+    r"(?:(?:nvrtc|ptxas|nvlink|nvJitLink|libnvvm|libNVVM)\b|(?:fatal|error|warning|info) {1,8}: ).*+"
+)
+"""Matches a line of the tools behind it; the linker does not give its name."""
 
 
 def messages(log: str, most_chars: int, folders: Iterable[str] = ()) -> str:

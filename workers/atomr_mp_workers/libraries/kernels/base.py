@@ -79,20 +79,25 @@ class KernelLibrary(Library):
             options=request.options,
             headers=headers,
         )
-        return self.service.submit(job, self._deadline_s(request.limit_s), owner_of(request))
+        deadline_s, owner = self._deadline_s(request.limit_s), owner_of(request)
+        if not request.link:
+            return self.service.submit(job, deadline_s, owner)
+        parts = tuple(_input(each) for each in request.link)
+        return self.service.compile_and_link(job, parts, deadline_s, owner)
 
     def compile(self, _request: kernels.Compile, read: ReadCode) -> list[Any]:
         """Load what was compiled."""
         return self._answer(read)
 
     def begin_load(self, request: kernels.Load) -> Future[ReadCode]:
-        """Have code made machine code, if it is none, and have it read; returns at once."""
-        if request.kind == "cubin":
+        """Have codes linked, or one made machine code, unless it is, and have it read; returns at once."""
+        if request.kind == "cubin" and not (request.title or request.parts):
             if request.options:
                 raise errors.InvalidRequest("options are the linker's, and machine code is not linked")
             return self.service.read(request.code, {name: shown for shown, name in request.shown})
-        part = LinkInput(f"code.{request.kind}", CodeKind(request.kind), request.code)
-        job = LinkJob((part,), request.arch or self._architecture(), request.options)
+        first = kernels.LinkedCode(request.title or f"code.{request.kind}", request.kind, request.code)
+        parts = tuple(_input(each) for each in (first, *request.parts))
+        job = LinkJob(parts, request.arch or self._architecture(), request.options)
         return self.service.submit(job, self._deadline_s(request.limit_s), owner_of(request))
 
     def load(self, _request: kernels.Load, read: ReadCode) -> list[Any]:
@@ -120,6 +125,10 @@ class KernelLibrary(Library):
         name.attached = module
         code = read.code if len(read.code) <= kernels.KEPT_CODE_BYTES else b""
         return [name, module.digest, module.facts(), read.messages, code]
+
+
+def _input(part: kernels.LinkedCode) -> LinkInput:
+    return LinkInput(part.name, CodeKind(part.kind), part.code)
 
 
 def _check_bounds(image: KernelImage, request: kernels.KernelLaunch) -> None:

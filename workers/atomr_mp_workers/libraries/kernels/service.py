@@ -5,22 +5,32 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from atomr_mp import errors
 from atomr_mp_workers.compiling import toolkits
 from atomr_mp_workers.compiling.cache import CodeCache, default_folder
 from atomr_mp_workers.compiling.compiler import Compilation, Compiler
 from atomr_mp_workers.compiling.compiler_process import confines
-from atomr_mp_workers.compiling.jobs import Job, size_of
+from atomr_mp_workers.compiling.jobs import CodeKind, CompileJob, Job, LinkInput, LinkJob, check, size_of
 from atomr_mp_workers.compiling.limits import CompileLimits
 from atomr_mp_workers.libraries.kernels.images import KernelImage, kernels_of
 
 SMALL_BYTES: Final = 2**18
 """Largest job that is checked, and looked up, by the loop: a millisecond."""
+
+
+_COMPILED: Final = "kernel.cu"
+"""The name of a source's code in a link's messages."""
+
+_RELOCATABLE: Final = ("--relocatable-device-code=true",)
+"""A source that is linked may call functions of other codes."""
 
 
 class ReadCode(NamedTuple):
@@ -36,6 +46,10 @@ class ReadCode(NamedTuple):
     """What the compiler has said."""
     key: str
     """Its key in the disk cache; empty if it is not kept there."""
+
+
+Then = Callable[..., Any]
+"""What goes on with the future of `ReadCode`, and that of a compilation that has ended."""
 
 
 class CompileService:
@@ -60,10 +74,40 @@ class CompileService:
         """
         done: Future[ReadCode] = Future()
         if size_of(job) <= SMALL_BYTES:
-            _follow(done, self._compiler.submit(job, deadline_s, owner))
+            _follow(done, self._compiler.submit(job, deadline_s, owner), _take)
         else:
-            self._readers.submit(self._begin, job, deadline_s, owner, done)
+            self._readers.submit(self._begin, job, deadline_s, owner, done, _take)
         return done
+
+    def compile_and_link(
+        self, job: CompileJob, parts: tuple[LinkInput, ...], deadline_s: float, owner: Hashable
+    ) -> Future[ReadCode]:
+        """Have a source compiled, linked with other codes, and the code read; see `submit`.
+
+        Raises:
+            InvalidRequest: A part is wrong.
+        """
+        job = msgspec.structs.replace(job, kind=CodeKind.LTOIR, options=(*_RELOCATABLE, *job.options))
+        linked = LinkJob((LinkInput(_COMPILED, CodeKind.LTOIR, b"x"), *parts), job.architecture)
+        check(linked)
+        done: Future[ReadCode] = Future()
+        self._readers.submit(self._begin, job, deadline_s, owner, done, partial(self._link, linked, deadline_s, owner))
+        return done
+
+    def _link(
+        self, job: LinkJob, deadline_s: float, owner: Hashable, done: Future[ReadCode], first: Future[Compilation]
+    ) -> None:
+        """Have a source's code linked, once it is compiled. A thread of the compiler."""
+        if done.cancelled():
+            return
+        try:
+            code = first.result().code
+            inputs = (LinkInput(_COMPILED, CodeKind.LTOIR, code.code), *job.inputs[1:])
+            second = self._compiler.submit(msgspec.structs.replace(job, inputs=inputs), deadline_s, owner)
+        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+            _fail(done, error)
+            return
+        _follow(done, second, partial(_take, lowered=code.lowered, warnings=code.warnings))
 
     def read(self, code: bytes, shown: dict[str, str]) -> Future[ReadCode]:
         """Have machine code read that needs no compiler.
@@ -74,30 +118,46 @@ class CompileService:
         """
         return self._readers.submit(_read, code, shown, "", "")
 
-    def _begin(self, job: Job, deadline_s: float, owner: Hashable, done: Future[ReadCode]) -> None:
+    def _begin(self, job: Job, deadline_s: float, owner: Hashable, done: Future[ReadCode], then: Then) -> None:
         if done.cancelled():
             return
         try:
-            _follow(done, self._compiler.submit(job, deadline_s, owner))
+            _follow(done, self._compiler.submit(job, deadline_s, owner), then)
         except errors.AtomrError as error:
-            if done.set_running_or_notify_cancel():
-                done.set_exception(error)
+            _fail(done, error)
 
 
-def _follow(done: Future[ReadCode], future: Future[Compilation]) -> None:
-    """Have a job's code read once it has ended, and the job given up if its caller cancels."""
-    future.add_done_callback(partial(_take, done))
+def _follow(done: Future[ReadCode], future: Future[Compilation], then: Then) -> None:
+    """Have a function go on once a job has ended, and the job given up if its caller cancels."""
+    future.add_done_callback(partial(then, done))
     done.add_done_callback(lambda _: done.cancelled() and future.cancel())
 
 
-def _take(done: Future[ReadCode], future: Future[Compilation]) -> None:
-    """Read the code of a job that has ended. A thread of the compiler."""
+def _fail(done: Future[ReadCode], error: BaseException) -> None:
+    if done.set_running_or_notify_cancel():
+        done.set_exception(error)
+
+
+def _take(
+    done: Future[ReadCode],
+    future: Future[Compilation],
+    lowered: Mapping[str, str] = MappingProxyType({}),
+    warnings: str = "",
+) -> None:
+    """Read the code of a job that has ended. A thread of the compiler.
+
+    Args:
+        done: Gets the code.
+        future: The job's.
+        lowered: Names in the code that were known before it was linked.
+        warnings: Messages from before.
+    """
     if not done.set_running_or_notify_cancel():
         return
     try:
         code, key, _ = future.result()
-        shown = {lowered: name for name, lowered in code.lowered.items()}
-        done.set_result(_read(code.code, shown, code.warnings, key))
+        shown = {name: given for given, name in (dict(lowered) | code.lowered).items()}
+        done.set_result(_read(code.code, shown, "\n".join(filter(None, (warnings, code.warnings))), key))
     except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
         done.set_exception(error)
 
