@@ -3,155 +3,28 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, SupportsIndex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex
 
 import msgspec
 
 from atomr_mp import errors
 from atomr_mp.libraries.base import LibraryReference, check, real, whole, wholes
 from atomr_mp.libraries.kernel_arguments import Packed, pack
+from atomr_mp.libraries.kernel_module import KernelModule, Lengths, LoadedCode, ModuleRequests
 from atomr_mp.libraries.linked_codes import Code, Parts, kind_of, linked_codes
-from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.libraries import kernels
 from atomr_mp.protocol.libraries.kernels import KernelOf
 from atomr_mp.protocol.refs import Operand
-from atomr_mp.protocol.words import did_you_mean
+from atomr_mp.protocol.words import counted
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
-
-Lengths = SupportsIndex | Sequence[SupportsIndex]
-"""One to three lengths: x, y, z; those that are left out are 1."""
 
 ANSWER_S: Final = 0.25
 """How long before a call's deadline its compiler is stopped."""
 
 DEVICE_ONLY: Final = "code is compiled and loaded by a device, before the program that launches it"
-
-
-class LoadedCode:
-    """Machine code, and the ref that names it in the present incarnation of its device.
-
-    Args:
-        ref: The ref.
-        code: The code.
-        shown: Pairs of a kernel's name of the caller's and its name in the code.
-        load: Loads code that is loaded no more, and returns its ref.
-    """
-
-    def __init__(
-        self, ref: Operand, code: bytes, shown: tuple[tuple[str, str], ...], load: Callable[[kernels.Load], Operand]
-    ) -> None:
-        self.ref = ref
-        self._request: Final = kernels.Load(code, "cubin", shown=shown)
-        self._load: Final = load
-        self._lock: Final = threading.Lock()
-
-    def renew(self, stale: Operand) -> None:
-        """Load the code again, unless another thread has done that since a ref to it was found to be stale. Blocks."""
-        with self._lock:
-            if self.ref is stale:
-                self.ref = self._load(self._request)
-
-
-class DeviceKernel(KernelOf, frozen=True, dict=True):
-    """A kernel on a device. Calling it launches it, see `DeviceKernels.launch`."""
-
-    def __repr__(self) -> str:
-        sizes = ", ".join(str(size) for _, size in self.parameters)
-        return f"<Kernel {self.title} with parameters of {sizes} bytes>" if sizes else f"<Kernel {self.title}>"
-
-    def __call__(
-        self,
-        *arguments: Any,
-        grid: Lengths,
-        block: Lengths,
-        shared: SupportsIndex = 0,
-        cluster: Lengths = 1,
-        cooperative: bool = False,
-        out: Operand | Sequence[Operand] = (),
-        inout: Operand | Sequence[Operand] = (),
-        deadline_s: float | None = None,
-    ) -> Reply:
-        """Launch it; see `DeviceKernels.launch`."""
-        launch: Callable[..., Reply] = self.__dict__["launch"]
-        return launch(
-            self,
-            *arguments,
-            grid=grid,
-            block=block,
-            shared=shared,
-            cluster=cluster,
-            cooperative=cooperative,
-            out=out,
-            inout=inout,
-            deadline_s=deadline_s,
-        )
-
-
-@checks_names
-class KernelModule:
-    """Code that is loaded on a device: its kernels by name.
-
-    A kernel has the name expression that it was compiled with, such as "scale<float>", and its name in the code. It is
-    loaded as long as this, or one of its kernels, is there. When the device's worker has ended, the next launch loads
-    the code into the next worker, and waits for that; code of more than 4 MiB has to be compiled again.
-
-    Args:
-        launch: Launches a kernel of its device, see `DeviceKernels.launch`.
-        load: Loads machine code and returns the ref that names it; None where no worker ends, as in an actor.
-        answer: The worker's answer.
-    """
-
-    def __init__(self, launch: Callable[..., Any], load: Callable[[kernels.Load], Operand] | None, answer: Any) -> None:
-        ref, digest, facts, self.messages, code = answer
-        pairs = tuple((shown, name) for shown, name, _ in facts if shown != name)
-        self._code: Final = (
-            None if load is None or not code else LoadedCode(ref, code, pairs[: kernels.MAX_NAMES], load)
-        )
-        self.digest: Final[bytes] = digest
-        """SHA-256 of its machine code."""
-        self._kernels: Final[dict[str, DeviceKernel]] = {}
-        for shown, name, parameters in facts:
-            kernel = DeviceKernel(ref, name, digest, tuple(map(tuple, parameters)), shown)
-            kernel.__dict__.update(launch=launch, code=self._code)
-            self._kernels[shown] = self._kernels[name] = kernel
-        self._names: Final = [shown for shown, _, _ in facts]
-
-    def __repr__(self) -> str:
-        return f"<KernelModule of {', '.join(self._names) or 'no kernels'}>"
-
-    def __getitem__(self, name: str) -> DeviceKernel:
-        found = self._kernels.get(name)
-        if found is None:
-            hint = did_you_mean(str(name), self._names)
-            raise errors.InvalidRequest(
-                f"the module has no kernel {name!r}{hint}; its kernels are: {', '.join(self._names) or 'none'}. "
-                'Compile with names=[...], or declare it extern "C"'
-            )
-        return found
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._kernels
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def renew(self) -> Self:
-        """Load the code again: after the end of its worker, before a program is recorded anew. Blocks.
-
-        Raises:
-            Unsupported: The code is too long to be kept here.
-        """
-        if self._code is None:
-            raise errors.Unsupported("the code is not kept here, since it is long: compile or load it again")
-        self._code.renew(self._code.ref)
-        return self
 
 
 class DeviceKernels(LibraryReference):
@@ -304,7 +177,12 @@ class DeviceKernels(LibraryReference):
             _name_kernel(error, kernel.title)
             raise
         except errors.GpuRefStale as stale:
-            if code is None or not self._sends or getattr(module, "generation", stale.current) >= stale.current:
+            if (
+                code is None
+                or code.was_written
+                or not self._sends
+                or getattr(module, "generation", stale.current) >= stale.current
+            ):
                 raise
             code.renew(module)
             again = msgspec.structs.replace(request.kernel, module=code.ref)
@@ -313,6 +191,39 @@ class DeviceKernels(LibraryReference):
             title = kernel.title  # not the kernel: a reply keeps no module loaded
             reply.explain = lambda error: _name_kernel(error, title)
         return reply
+
+    def read_global(
+        self, module: Operand, code: bytes, name: str, dtype: str, shape: Sequence[int], deadline_s: float | None
+    ) -> Reply:
+        """Read a module's global, see `KernelModule.read`."""
+        self._check_no_program()
+        return self._request(kernels.ReadGlobal(module[:0], name, code, dtype, tuple(shape)), deadline_s)  # type: ignore[index]
+
+    def write_global(
+        self, module: Operand, code: bytes, names: tuple[str, str], value: Any, nbytes: int, deadline_s: float | None
+    ) -> Reply:
+        """Write a module's global of so many bytes, see `KernelModule.write`; names are the caller's and the code's."""
+        import numpy as np
+
+        self._check_no_program()
+        device: Any = self._device
+        if self._sends and not self._is_array(value):
+            value = np.asarray(value)
+        if value.nbytes != nbytes:
+            raise errors.InvalidRequest(
+                f"the global {names[0]} has {counted(nbytes, 'byte')}; {counted(int(value.nbytes), 'byte')} are "
+                f"given, as {value.dtype} of shape {tuple(value.shape)}"
+            )
+        source = value if self._is_array(value) else device.put(value)
+        return self._request(kernels.WriteGlobal(module, names[1], code, source), deadline_s)
+
+    @property
+    def _of_module(self) -> ModuleRequests:
+        return ModuleRequests(self.launch, self.read_global, self.write_global)
+
+    def _check_no_program(self) -> None:
+        if not self._sends and self._operand is None:
+            raise errors.InvalidRequest("globals are read and written outside of programs, before or after their runs")
 
     def _loaded(self, request: kernels.Load) -> Operand:
         """Load code that was loaded before; return the ref that names it. Blocks."""
@@ -333,12 +244,13 @@ class DeviceKernels(LibraryReference):
             if self._operand is None:
                 raise errors.InvalidRequest(DEVICE_ONLY)
             try:
-                return KernelModule(self.launch, None, self._request(request, deadline_s))  # type: ignore[return-value]
+                return KernelModule(self._of_module, None, self._request(request, deadline_s))  # type: ignore[return-value]
             except errors.CompilationFailed as error:
                 _show_lines(error, texts)
                 raise
         reply = self._request(request, deadline_s)
-        reply.finish = lambda answer: KernelModule(self.launch, self._loaded, answer)
+        requests = self._of_module
+        reply.finish = lambda answer: KernelModule(requests, self._loaded, answer)
         reply.explain = lambda error: _show_lines(error, texts)
         return reply
 

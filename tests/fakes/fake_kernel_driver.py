@@ -47,6 +47,10 @@ class FakeKernelDriver:
         self.loaded: Final[list[int]] = []
         self.set: Final[list[tuple[Any, int]]] = []
         self.load_status = 0
+        self.globals: Final[dict[str, tuple[real.CUdeviceptr, int]]] = {}
+        """Address and size of each global."""
+        self.copies: Final[list[tuple[int, int, int, int]]] = []
+        """Target, source, size and stream of each copy."""
         self._names: Final = list(kernels)
         device = real.CUdevice_attribute
         self._device: Final = {
@@ -106,6 +110,17 @@ class FakeKernelDriver:
     def cu_library_get_kernel(self, _library: Any, name: bytes) -> Any:
         """See the driver's cuLibraryGetKernel."""
         return OK, real.CUkernel(1 + self._names.index(name.decode()))
+
+    def cu_library_get_global(self, _library: Any, name: bytes) -> Any:
+        """See the driver's cuLibraryGetGlobal."""
+        if name.decode() not in self.globals:
+            return real.CUresult.CUDA_ERROR_NOT_FOUND, None, None
+        return OK, *self.globals[name.decode()]
+
+    def cu_memcpy_dto_d_async(self, target: Any, source: Any, nbytes: int, stream: Any) -> Any:
+        """See the driver's cuMemcpyDtoDAsync."""
+        self.copies.append((int(target), int(source), nbytes, int(stream)))
+        return (OK,)
 
     def cu_kernel_get_param_info(self, kernel: Any, at: int) -> Any:
         """See the driver's cuKernelGetParamInfo."""

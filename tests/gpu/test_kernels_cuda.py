@@ -10,6 +10,8 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from tests.actors.globalled import NAMES as GLOBAL_NAMES
+from tests.actors.globalled import SOURCE as GLOBALS
 from tests.actors.kerneled import NAMES, SOURCE
 from tests.cases.hostile_sources import SOURCES
 from tests.gpu.on_device import NEEDS_CUPY
@@ -169,3 +171,22 @@ extern "C" __global__ void k(float* x) { x[threadIdx.x] = twice(x[threadIdx.x]);
     x = device.put(np.arange(8, dtype=np.float32))
     module["k"](x, grid=1, block=8, inout=x)
     np.testing.assert_array_equal(x.numpy(), 2 * np.arange(8))
+
+
+def test_globals_are_read_and_written(ledger: Ledger) -> None:
+    """As the driver has them, in order with launches, in one client and in an actor."""
+    with ledger.start(f"{ACTORS}/globalled.py:Globalled", backend="cuda") as pool:
+        device = pool.device(0)
+        module = device.kernels.compile(GLOBALS, names=GLOBAL_NAMES).result(DEADLINE_S)
+        assert module.globals == {"table": 24, "factor": 8, "n::unlike": 4, "nobody_s": 4}
+        assert module.read("table", "float32", 6).result(DEADLINE_S).numpy().tolist() == [1, 2, 3, 4, 5, 6]
+        module.write("factor", np.float64(2))
+        module.write("n::unlike", np.int32(-1))
+        x = device.zeros(6)
+        module["add_table"](x, 0, grid=1, block=6, inout=x)
+        assert x.numpy().tolist() == [1, 3, 5, 7, 9, 11]
+        one = device.put(np.ones(1, np.float32))
+        for number in range(2, 6):
+            module["count"](one, 20, grid=1, block=32)
+            assert module.read("table", "float32", 6).result(DEADLINE_S).numpy()[0] == number
+        assert pool.call("Globalled.own", GLOBALS).result(DEADLINE_S) == [7.0] * 6

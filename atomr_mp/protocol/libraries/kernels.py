@@ -21,6 +21,7 @@ from msgspec import Meta
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.declaration.arguments import Sizes, reads, updates, writes
+from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.refs import Operand
 from atomr_mp.protocol.words import counted
@@ -44,6 +45,8 @@ MAX_PARAMETERS: Final = 1024
 MAX_BLOCK_BYTES: Final = 32764
 """Longest parameters of a kernel, in bytes: CUDA has no longer ones."""
 MAX_LOWERED_CHARS: Final = 16384
+
+MAX_GLOBAL_BYTES: Final = 2**46
 
 DIGEST_BYTES: Final = hashlib.sha256().digest_size
 
@@ -257,5 +260,74 @@ class KernelLaunch(LibraryRequest, frozen=True):
                 yield offset, arrays[array]
 
 
+class ReadGlobal(LibraryRequest, frozen=True):
+    """Copy a module's global to a new buffer. Returns a ref, row-major and without gaps.
+
+    Launches read the buffer that names their module, and this writes no byte of it: so it waits for those before it,
+    and those after it wait for it, and when it fails nothing is undefined.
+    """
+
+    name: ClassVar = "read"
+    answers: ClassVar = True
+    captured: ClassVar = False
+    module: Annotated[Operand, updates("*_", dtype="_")]
+    """A view without elements of the buffer that names the module."""
+    variable: _Lowered
+    """The global's name in the code."""
+    code: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+    dtype: Annotated[str, Meta(max_length=16)]
+    shape: Annotated[tuple[int, ...], Meta(max_length=64)]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the array, and of the global."""
+        return Layout.contiguous(self.dtype, list(self.shape)).nbytes
+
+    @property
+    def made_bytes(self) -> int:
+        """Size of the array."""
+        return self.nbytes
+
+    def check(self) -> None:
+        """Check that such an array can exist."""
+        Layout.contiguous(self.dtype, list(self.shape))
+        super().check()
+
+
+class WriteGlobal(LibraryRequest, frozen=True):
+    """Copy an array to a module's global.
+
+    It writes the buffer that names the module: it waits for the launches before it, and those after it wait for it;
+    when it fails, they do not run.
+    """
+
+    name: ClassVar = "write"
+    answers: ClassVar = True
+    captured: ClassVar = False
+    module: Annotated[Operand, writes("*_", dtype="_")]
+    """A ref that names the module."""
+    variable: _Lowered
+    """The global's name in the code."""
+    code: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+    source: Annotated[Operand, reads("*shape", dtype="s")]
+    """The array, row-major and without gaps."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the array, and of the global."""
+        return self.source.nbytes
+
+    def check(self) -> None:
+        """Check that the array has no gaps."""
+        if not self.source.layout.is_contiguous("C"):
+            raise errors.InvalidRequest(
+                f"what is written to the global {self.variable:.200} has gaps, or is not row-major: copy it first"
+            )
+        super().check()
+
+
 Facts = tuple[str, str, tuple[tuple[int, int], ...]]
 """Of a kernel in an answer: the caller's name for it, the one in the code, and offset and size of each parameter."""
+
+GlobalFacts = tuple[str, str, int]
+"""Of a global in an answer: the caller's name for it, the one in the code, and its size in bytes."""

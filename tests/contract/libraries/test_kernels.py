@@ -16,7 +16,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.libraries.kernels import DeviceKernel, KernelModule
+from atomr_mp.libraries.kernel_module import DeviceKernel, KernelModule
 from tests.actors.kerneled import NAMES, SOURCE
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled, wait_generation
 

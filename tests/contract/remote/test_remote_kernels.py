@@ -11,7 +11,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.cli import main
-from atomr_mp.libraries.kernels import DeviceKernel
+from atomr_mp.libraries.kernel_module import DeviceKernel
 from atomr_mp.remote import keys
 from tests import remote as served
 from tests.actors.kerneled import NAMES, SOURCE

@@ -14,7 +14,7 @@ from atomr_mp_workers.compiling import toolkits
 from atomr_mp_workers.compiling.compiler import Compiler
 from atomr_mp_workers.compiling.jobs import CompileJob
 from atomr_mp_workers.compiling.limits import CompileLimits
-from atomr_mp_workers.libraries.kernels.images import kernels_of
+from atomr_mp_workers.libraries.kernels.images import globals_of, kernels_of
 from tests.support import DEADLINE_S
 
 SOURCE: Final = """
@@ -24,7 +24,17 @@ extern "C" __global__ void plain(float* x, S s, char c) { x[0] = s.a[1] + c; }
 extern "C" __global__ void empty() {}
 extern "C" __global__ void __launch_bounds__(128) bounded(const float* __restrict__ a, const int q) {}
 __device__ __noinline__ float helper(float x) { return x * x; }
-extern "C" __global__ void calls(float* x) { x[0] = helper(x[1]); }
+__device__ float table[5] = {1};
+__constant__ double factor;
+__device__ static char letters[3];
+namespace n { __device__ volatile int unlike; }
+__managed__ int shared_by_all = 1;
+extern "C" __global__ void calls(float* x) {
+    __shared__ float part[64];
+    part[threadIdx.x] = table[threadIdx.x] * factor;
+    letters[threadIdx.x] = n::unlike + shared_by_all;
+    x[0] = helper(x[1]) + part[3];
+}
 """
 
 SCALE: Final = ((0, 8), (8, 4), (12, 4))
@@ -52,8 +62,9 @@ def code() -> bytes:
 @pytest.mark.parametrize("options", [(), ("--device-debug",), ("--generate-line-info",)], ids=str)
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90a", "sm_100", "sm_120"])
 def test_kernels_and_their_parameters_are_found(architecture: str, options: tuple[str, ...]) -> None:
-    """Of old and new architectures, with and without debugging; functions that are no kernels are not among them."""
-    found = kernels_of(compiled(architecture, *options))
+    """Of old and new architectures, with and without debugging; other functions are not among them, and globals are."""
+    code = compiled(architecture, *options)
+    found = kernels_of(code)
     assert {name: each.parameters for name, each in found.items()} == {
         "_Z5scaleIfEvPT_S0_i": SCALE,
         "plain": ((0, 8), (8, 32), (40, 1)),
@@ -63,6 +74,8 @@ def test_kernels_and_their_parameters_are_found(architecture: str, options: tupl
     }
     assert {name for name, each in found.items() if each.threads} == {"bounded"}
     assert found["bounded"].threads == 128
+    sizes = {"table": 20, "factor": 8, "letters": 3, "_ZN1n6unlikeE": 4}
+    assert {name.rpartition("$")[2]: nbytes for name, nbytes in globals_of(code).items()} == sizes
 
 
 def test_what_is_no_machine_code_is_refused(code: bytes) -> None:
@@ -91,6 +104,7 @@ def test_damaged_code_is_read_or_refused(code: bytes) -> None:
                 damaged[at] = random_.randrange(256)
         try:
             kernels_of(bytes(damaged))
+            assert all(nbytes > 0 for nbytes in globals_of(bytes(damaged)).values())
         except errors.InvalidRequest:
             refused += 1
     assert 500 < refused < 3000

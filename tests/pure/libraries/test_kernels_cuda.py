@@ -190,3 +190,20 @@ def test_a_graph_keeps_the_modules_that_it_launches(actor: Actor) -> None:
     with holding:
         actor.launch(module)
     assert holding.held == [module]
+
+
+def test_globals_are_where_the_driver_has_them(actor: Actor) -> None:
+    """A copy is on the stream; one that the driver does not give out is left out; another size is refused."""
+    actor.driver.globals.update(table=(real.CUdeviceptr(0x1000), 16), other=(real.CUdeviceptr(0x2000), 8))
+    module = actor.load(CODE._replace(variables={"table": 16, "hidden": 4}, shown={"table": "&n::table"}))
+    assert module.variables == {"table": 16}
+    assert module.variable_facts() == [("n::table", "table", 16)]
+    array = AddressedArray(Layout.contiguous("float32", (4,)))
+    actor.kernels._copy_out(module, "table", array)
+    actor.kernels._copy_in(module, "table", array)
+    assert actor.driver.copies == [(array.address, 0x1000, 16, STREAM), (0x1000, array.address, 16, STREAM)]
+    assert list(module.streams) == [STREAM]
+    loaded = len(actor.driver.loaded)
+    with pytest.raises(errors.InvalidRequest, match="the global other has 8 bytes; the code says 4"):
+        actor.load(CODE._replace(variables={"other": 4}))
+    assert len(actor.driver.loaded) == loaded

@@ -14,7 +14,7 @@ def arrival_of(method: str, store: Store) -> Arrival:
 
             views = Views(store)
             return Arrival(admit=views.admit, withdraw=views.withdraw)
-        case "kernels.compile" | "kernels.load" | "kernels.launch":
+        case "kernels.compile" | "kernels.load" | "kernels.launch" | "kernels.read" | "kernels.write":
             from atomr_mp_workers.libraries.kernels.rights import admitted
 
             return Arrival(recall=admitted)

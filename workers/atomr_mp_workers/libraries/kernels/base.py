@@ -6,17 +6,18 @@ import functools
 import time
 from abc import abstractmethod
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import kernels
 from atomr_mp_workers.compiling.jobs import CodeKind, CompileJob, LinkInput, LinkJob
-from atomr_mp_workers.libraries.base import Library
+from atomr_mp_workers.libraries.base import Library, given
 from atomr_mp_workers.libraries.kernels import modules
 from atomr_mp_workers.libraries.kernels.images import KernelImage
 from atomr_mp_workers.libraries.kernels.modules import LoadedModule
 from atomr_mp_workers.libraries.kernels.rights import owner_of
 from atomr_mp_workers.libraries.kernels.service import CompileService, ReadCode, service
+from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.request import current_request
 
 
@@ -111,20 +112,48 @@ class KernelLibrary(Library):
             _check_bounds(image, request)
             self._check(module, image, request)
         except errors.RequestError:
-            _keep_out()
+            keep_out()
             raise
         self._launch(module, image, request)
+
+    @abstractmethod
+    def _copy_out(self, module: LoadedModule, name: str, target: DeviceArray) -> None:
+        """Put a copy of a global to an array, of its size and without gaps, on the stream."""
+
+    @abstractmethod
+    def _copy_in(self, module: LoadedModule, name: str, source: DeviceArray) -> None:
+        """Put a copy of an array, of its size and without gaps, to a global on the stream."""
+
+    def read(self, request: kernels.ReadGlobal) -> DeviceArray:
+        """Copy a global to a new buffer."""
+        try:
+            module = modules.with_global(request)
+            target = self.context.store.buffers.allocate(self.context.holder(), request.dtype, request.shape)
+            self._copy_out(module, request.variable, target)
+        except errors.RequestError:
+            keep_out()
+            raise
+        return target
+
+    def write(self, request: kernels.WriteGlobal) -> None:
+        """Copy an array to a global."""
+        try:
+            module = modules.with_global(request)
+            self._copy_in(module, request.variable, given(request.source))
+        except errors.RequestError:
+            keep_out()
+            raise
 
     def _deadline_s(self, limit_s: float) -> float:
         return time.monotonic() + (limit_s or self.service.limits.wall_s)
 
     def _answer(self, read: ReadCode) -> list[Any]:
-        """Return a buffer that names a module, its digest, its kernels, the compiler's messages, and its code."""
+        """Return a buffer that names a module, its digest, its kernels, the compiler's messages, code, and globals."""
         module = self._loaded(read)
         name = self.context.store.buffers.allocate(self.context.holder(), "uint8", (1,))
         name.attached = module
         code = read.code if len(read.code) <= kernels.KEPT_CODE_BYTES else b""
-        return [name, module.digest, module.facts(), read.messages, code]
+        return [name, module.digest, module.facts(), read.messages, code, module.variable_facts()]
 
 
 def _input(part: kernels.LinkedCode) -> LinkInput:
@@ -140,8 +169,13 @@ def _check_bounds(image: KernelImage, request: kernels.KernelLaunch) -> None:
         )
 
 
-def _keep_out() -> None:
-    """Say of a request that is a single launch that it has not run: what it should write is as it was."""
+def keep_out() -> None:
+    """Say of a single request of this library that it has not run: what it should write is as it was."""
     request = current_request()
-    if request is not None and request.method.name == f"{kernels.LIBRARY}.{kernels.KernelLaunch.name}":
+    if request is not None and request.method.name in _KEPT_OUT:
         request.kept_out = True
+
+
+_KEPT_OUT: Final = frozenset(
+    f"{kernels.LIBRARY}.{each.name}" for each in (kernels.KernelLaunch, kernels.ReadGlobal, kernels.WriteGlobal)
+)

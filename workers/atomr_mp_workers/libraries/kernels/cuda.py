@@ -26,6 +26,7 @@ from atomr_mp_workers.libraries.kernels.service import ReadCode
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.cuda_streams import CudaStream
+    from atomr_mp_workers.memory.arrays import DeviceArray
 
 _FUNCTION: Final = driver.CUfunction_attribute
 _DEVICE: Final = driver.CUdevice_attribute
@@ -124,6 +125,7 @@ class CudaKernels(KernelLibrary):
                 raise _refused(error) from error
             try:
                 handles = self._handles(library, read.kernels)
+                addresses = self._addresses(library, read.variables)
             except BaseException as error:
                 driver.cuLibraryUnload(library)
                 if isinstance(error, cupy_driver.CUDADriverError):
@@ -132,7 +134,8 @@ class CudaKernels(KernelLibrary):
         streams: dict[int, Any] = {}
         _unloader.start()
         unload = functools.partial(_unloader.unload, library, streams, cupy.cuda.runtime.getDevice())
-        return LoadedModule(read.digest, read.kernels, read.shown, handles, streams, unload)
+        variables = {name: read.variables[name] for name in addresses}
+        return LoadedModule(read.digest, read.kernels, read.shown, handles, streams, unload, variables, addresses)
 
     def _handles(self, library: Any, images: Mapping[str, KernelImage]) -> dict[str, LoadedKernel]:
         """Return the kernels of loaded code.
@@ -156,6 +159,39 @@ class CudaKernels(KernelLibrary):
                 )
             handles[name] = LoadedKernel(kernel)
         return handles
+
+    def _addresses(self, library: Any, variables: Mapping[str, int]) -> dict[str, int]:
+        """Return the addresses of loaded code's globals, of those that the driver gives out.
+
+        Raises:
+            InvalidRequest: The driver tells another size than the code.
+            CUDADriverError: One cannot be loaded.
+        """
+        addresses = {}
+        for name, nbytes in variables.items():
+            result = driver.cuLibraryGetGlobal(library, name.encode())
+            if int(result[0]) == _NOT_FOUND:
+                continue
+            address, told = checked(result)
+            if int(told) != nbytes:
+                raise errors.InvalidRequest(
+                    f"the driver says that the global {name} has {int(told)} bytes; the code says {nbytes}"
+                )
+            addresses[name] = int(address)
+        return addresses
+
+    def _copy_out(self, module: LoadedModule, name: str, target: DeviceArray) -> None:
+        self._copy(module, target.address, module.addresses[name], target.nbytes)
+
+    def _copy_in(self, module: LoadedModule, name: str, source: DeviceArray) -> None:
+        self._copy(module, module.addresses[name], source.address, source.nbytes)
+
+    def _copy(self, module: LoadedModule, target: int, source: int, nbytes: int) -> None:
+        """Copy between a module's global and an array, on the stream."""
+        stream = cast("CudaStream", self.stream).stream
+        module.streams[stream.ptr] = stream
+        hold(module)
+        checked(driver.cuMemcpyDtoDAsync(target, source, nbytes, driver.CUstream(stream.ptr)))
 
     def _launch(self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch) -> None:
         handle: LoadedKernel = module.handles[image.name]
@@ -235,6 +271,9 @@ def _refused(error: Any) -> BaseException:
     found: BaseException = error
     return found
 
+
+_NOT_FOUND: Final = 500
+"""CUDA_ERROR_NOT_FOUND."""
 
 _OF_THE_CODE: Final = frozenset({1, 98, 200, 209, 218, 222, 223, 300, 301, 302, 303, 500})
 """Statuses that speak against the code: invalid values and images, no code for this GPU, PTX that is wrong or too new,

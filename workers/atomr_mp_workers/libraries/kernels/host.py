@@ -16,6 +16,7 @@ from atomr_mp_workers.libraries.kernels.base import KernelLibrary
 from atomr_mp_workers.libraries.kernels.images import KernelImage
 from atomr_mp_workers.libraries.kernels.modules import LoadedModule
 from atomr_mp_workers.libraries.kernels.service import ReadCode
+from atomr_mp_workers.memory.arrays import DeviceArray
 
 ARCHITECTURE: Final = "sm_80"
 """What sources are compiled for that name no architecture: no GPU is there to run the code."""
@@ -31,7 +32,7 @@ class HostKernels(KernelLibrary):
         return MAJORS[0]
 
     def _loaded(self, read: ReadCode) -> LoadedModule:
-        return LoadedModule(read.digest, read.kernels, read.shown, {}, {}, None)
+        return LoadedModule(read.digest, read.kernels, read.shown, {}, {}, None, read.variables)
 
     def _check(self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch) -> None:  # noqa: ARG002
         names = _names(module, image)
@@ -40,6 +41,15 @@ class HostKernels(KernelLibrary):
                 f"the host backend has no GPU for the kernel {names[0]!r:.200}: an actor may register a NumPy function "
                 "in its place with atomr_mp_workers.host_kernel"
             )
+
+    def _copy_out(self, module: LoadedModule, name: str, target: DeviceArray) -> None:
+        target.array[...] = (
+            _variable(module, name).reshape(-1).view(np.uint8).view(target.array.dtype).reshape(target.shape)
+        )
+
+    def _copy_in(self, module: LoadedModule, name: str, source: DeviceArray) -> None:
+        variable = _variable(module, name)
+        variable[...] = source.array.reshape(-1).view(np.uint8).view(variable.dtype).reshape(variable.shape)
 
     def _launch(self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch) -> None:
         function = host_kernels.find(*_names(module, image))
@@ -57,6 +67,24 @@ class HostKernels(KernelLibrary):
             else:
                 arguments.append(np.frombuffer(request.values, dtypes.to_numpy(kind), 1, offset)[0])
         function(*arguments, grid=request.grid, block=request.block)
+
+
+def _variable(module: LoadedModule, name: str) -> Any:
+    """Return the NumPy array that stands for a global: of its name, where the functions for the module's kernels are.
+
+    Raises:
+        Unsupported: There is none, or it has another size.
+    """
+    shown = module.shown.get(name, name).lstrip("& ")
+    for image in module.kernels.values():
+        function = host_kernels.find(*_names(module, image))
+        found = None if function is None else function.__globals__.get(shown, function.__globals__.get(name))
+        if isinstance(found, np.ndarray) and found.flags.c_contiguous and found.nbytes == module.variables[name]:
+            return found
+    raise errors.Unsupported(
+        f"the host backend has no GPU for the global {shown!r:.200}: the Python module of the functions that stand for "
+        f"this code's kernels may have a NumPy array of this name, row-major and of {module.variables[name]} bytes"
+    )
 
 
 def _names(module: LoadedModule, image: KernelImage) -> tuple[str, str]:

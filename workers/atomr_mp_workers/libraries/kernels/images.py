@@ -1,4 +1,4 @@
-"""The kernels in machine code, and the sizes of their parameters, as the code itself tells them. Pure.
+"""The kernels and globals in machine code, and sizes of parameters and globals, as the code itself tells them. Pure.
 
 A CUBIN is an ELF file. Its symbols say which functions are kernels, and a section of each kernel has records of its
 parameters. So the facts are known where no driver is, and before any driver has seen the code. The code comes from a
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
-from atomr_mp.protocol.libraries.kernels import MAX_LOWERED_CHARS, MAX_PARAMETERS
+from atomr_mp.protocol.libraries.kernels import MAX_GLOBAL_BYTES, MAX_LOWERED_CHARS, MAX_PARAMETERS
 
 MAGIC: Final = b"\x7fELF\x02\x01"
 """A file for 64 bits, the lowest byte first."""
@@ -21,6 +21,7 @@ MACHINE: Final = 190
 """EM_CUDA."""
 
 MAX_KERNELS: Final = 4096
+MAX_GLOBALS: Final = 4096
 MAX_SECTIONS: Final = 2**16
 
 
@@ -56,6 +57,40 @@ def kernels_of(code: bytes) -> dict[str, KernelImage]:
         return {name: _kernel(name, records.get(name, memoryview(b""))) for name in sorted(entries)}
     except (struct.error, IndexError, ValueError, UnicodeDecodeError) as error:
         raise errors.InvalidRequest(f"the code is no CUBIN, or is damaged: {error}") from None
+
+
+def globals_of(code: bytes) -> dict[str, int]:
+    """Return the sizes of a CUBIN's globals in bytes, by name: of `__device__` and `__constant__` variables.
+
+    Those that are managed are left out, which the driver keeps elsewhere, and those that the compiler has removed.
+
+    Raises:
+        InvalidRequest: It is no CUBIN, or is damaged.
+    """
+    try:
+        return dict(sorted(_variables(list(_sections(memoryview(code))))))
+    except (struct.error, IndexError, ValueError, UnicodeDecodeError) as error:
+        raise errors.InvalidRequest(f"the code is no CUBIN, or is damaged: {error}") from None
+
+
+def _variables(sections: list[_Section]) -> Iterator[tuple[str, int]]:
+    """Yield name and size of each global."""
+    found = 0
+    for section in sections:
+        if section.kind != _SYMBOLS:
+            continue
+        names = sections[section.link].content
+        for at in range(0, len(section.content) - _SYMBOL.size + 1, _SYMBOL.size):
+            name, info, other, where, _, nbytes = _SYMBOL.unpack_from(section.content, at)
+            if info & 0xF != _OBJECT or other & _MANAGED or not nbytes or where >= len(sections):
+                continue
+            if sections[where].name in _HOLD_GLOBALS:
+                found += 1
+                if found > MAX_GLOBALS:
+                    raise ValueError(f"it has more than {MAX_GLOBALS} globals")
+                if nbytes > MAX_GLOBAL_BYTES:
+                    raise ValueError(f"a global has {nbytes} bytes")
+                yield _text(names, name), nbytes
 
 
 def _sections(code: memoryview) -> Iterator[_Section]:
@@ -144,6 +179,10 @@ _SIZE_SHIFT: Final = 18
 _SYMBOLS: Final = 2
 _NO_BITS: Final = 8
 _FUNCTION: Final = 2
+_OBJECT: Final = 1
+_HOLD_GLOBALS: Final = frozenset({".nv.global", ".nv.global.init", ".nv.constant3"})
+_MANAGED: Final = 0x04
+"""STO_CUDA_MANAGED."""
 _ENTRY: Final = 0x10
 """STO_CUDA_ENTRY."""
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.libraries.kernels import KernelOf
+from atomr_mp.protocol.libraries.kernels import KernelOf, ReadGlobal, WriteGlobal
+from atomr_mp.protocol.refs import Operand
+from atomr_mp.protocol.words import counted
 from atomr_mp_workers.libraries.base import given
 from atomr_mp_workers.libraries.kernels.images import KernelImage
 
@@ -21,6 +24,8 @@ class LoadedModule:
         handles: What the backend launches, by the names in the code.
         streams: The streams that it was launched on, by their addresses; the backend fills it in.
         unload: Gives back what the backend has for it.
+        variables: Sizes of its globals.
+        addresses: Where the backend has them.
     """
 
     def __init__(
@@ -31,12 +36,16 @@ class LoadedModule:
         handles: Mapping[str, Any],
         streams: dict[int, Any],
         unload: Callable[[], None] | None,
+        variables: Mapping[str, int] = MappingProxyType({}),
+        addresses: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.digest: Final = digest
         self.kernels: Final = kernels
         self.shown: Final = shown
         self.handles: Final = handles
         self.streams: Final = streams
+        self.variables: Final = variables
+        self.addresses: Final = addresses
         self._unload: Final = unload
 
     def __del__(self) -> None:
@@ -46,6 +55,36 @@ class LoadedModule:
     def facts(self) -> list[tuple[str, str, tuple[tuple[int, int], ...]]]:
         """Return the facts of each kernel, as `Facts`."""
         return [(self.shown.get(name, name), name, each.parameters) for name, each in self.kernels.items()]
+
+    def variable_facts(self) -> list[tuple[str, str, int]]:
+        """Return the facts of each global, as `GlobalFacts`; an expression such as "&n::x" names what it points to."""
+        return [(self.shown.get(name, name).lstrip("& "), name, nbytes) for name, nbytes in self.variables.items()]
+
+
+def with_global(request: ReadGlobal | WriteGlobal) -> LoadedModule:
+    """Return the module that a request names, after checking that it has the global, of that size.
+
+    Raises:
+        InvalidRequest: It has not.
+    """
+    module = _module(request.module, request.code)
+    has = module.variables.get(request.variable)
+    if has is None:
+        raise errors.InvalidRequest(f"the module has no global {request.variable!r:.200}")
+    if has != request.nbytes:
+        raise errors.InvalidRequest(
+            f"the global {request.variable:.200} has {counted(has, 'byte')}, not {request.nbytes}"
+        )
+    return module
+
+
+def _module(naming: Operand, code: bytes) -> LoadedModule:
+    module = given(naming).attached
+    if not isinstance(module, LoadedModule) or module.digest != code:
+        raise errors.InvalidRequest(
+            "a global's module is not loaded: make it with device.kernels.compile or device.kernels.load"
+        )
+    return module
 
 
 def found(kernel: KernelOf) -> tuple[LoadedModule, KernelImage]:

@@ -26,8 +26,9 @@ def admitted(request: R, holder: Holder) -> R:
         KernelsForbidden: It may not.
     """
     if holder.no_kernels:
-        raise errors.KernelsForbidden(f"this client may not {request.name} kernels: {holder.no_kernels}")
-    if holder.is_relayed and request.name != "launch" and not confines():
+        what = "globals of kernels" if request.name in {"read", "write"} else "kernels"
+        raise errors.KernelsForbidden(f"this client may not {request.name} {what}: {holder.no_kernels}")
+    if holder.is_relayed and isinstance(request, kernels.Compile | kernels.Load) and not confines():
         raise errors.KernelsForbidden(
             f"this client may not {request.name} kernels: nothing confines the compiler on this machine, whose kernel "
             "has no Landlock, so it works for clients of the same machine only"

@@ -20,7 +20,7 @@ from atomr_mp_workers.compiling.compiler import Compilation, Compiler
 from atomr_mp_workers.compiling.compiler_process import confines
 from atomr_mp_workers.compiling.jobs import CodeKind, CompileJob, Job, LinkInput, LinkJob, check, size_of
 from atomr_mp_workers.compiling.limits import CompileLimits
-from atomr_mp_workers.libraries.kernels.images import KernelImage, kernels_of
+from atomr_mp_workers.libraries.kernels.images import KernelImage, globals_of, kernels_of
 
 SMALL_BYTES: Final = 2**18
 """Largest job that is checked, and looked up, by the loop: a millisecond."""
@@ -46,6 +46,8 @@ class ReadCode(NamedTuple):
     """What the compiler has said."""
     key: str
     """Its key in the disk cache; empty if it is not kept there."""
+    variables: Mapping[str, int] = MappingProxyType({})
+    """Sizes of its globals."""
 
 
 Then = Callable[..., Any]
@@ -163,7 +165,7 @@ def _take(
 
 
 def _read(code: bytes, shown: dict[str, str], messages: str, key: str) -> ReadCode:
-    return ReadCode(code, hashlib.sha256(code).digest(), kernels_of(code), shown, messages, key)
+    return ReadCode(code, hashlib.sha256(code).digest(), kernels_of(code), shown, messages, key, globals_of(code))
 
 
 @functools.cache
