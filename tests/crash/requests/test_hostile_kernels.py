@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -22,8 +23,13 @@ from tests.cases.hostile_sources import FIFO, SOURCES
 from tests.support import ACTORS, DEADLINE_S, PROMISE_S, Ledger, settled, wait_generation
 
 KERNELED: Final = f"{ACTORS}/kerneled.py:Kerneled"
+CROWDED: Final = f"{ACTORS}/crowded.py:Crowded"
+
+AT_A_TIME: Final = 6
+"""How many sources are compiled at a time."""
+
 SHORT_S: Final = 2.0
-"""How long a source that never ends may take here."""
+"""How long a source that never ends, or takes long, may take here."""
 
 LONG_S: Final = 8.0
 """How long all other sources may take, whose compilers run on idle processors only."""
@@ -102,13 +108,21 @@ def fifo() -> Iterator[None]:
 
 
 def test_no_worker_is_lost_by_a_source(ledger: Ledger) -> None:
-    """Each is compiled while another client calls: its outcome is typed and in time, and nothing else happens."""
-    with ledger.start(KERNELED) as pool, fifo(), Calling(pool) as calling:
+    """Several at a time are compiled while another client calls: each outcome is typed and in time, and no more."""
+    with (
+        ledger.start(KERNELED, CROWDED) as pool,
+        fifo(),
+        Calling(pool) as calling,
+        ThreadPoolExecutor(AT_A_TIME) as asking,
+    ):
         device = pool.device(0)
+        assert pool.call("Crowded.compile_at_a_time", AT_A_TIME).result(DEADLINE_S)
         pid = pool.call("Kerneled.pid").result(DEADLINE_S)
         device.kernels.compile(SOURCES["good"][1]).result(DEADLINE_S)
-        for name, (seen, source) in SOURCES.items():
-            most_s = SHORT_S if seen.startswith("endless") else LONG_S
+
+        def ask(name: str) -> None:
+            seen, source = SOURCES[name]
+            most_s = SHORT_S if name.startswith("deep_") or seen.startswith("endless") else LONG_S
             began_s, before = time.monotonic(), calling.done
             try:
                 error = device.kernels.compile(source, deadline_s=most_s).exception(DEADLINE_S + LATE_S)
@@ -124,6 +138,10 @@ def test_no_worker_is_lost_by_a_source(ledger: Ledger) -> None:
             assert "root:" not in log + str(error), name
             assert calling.failed is None, name
             assert settled(partial(calling.goes_on, before)), name
+
+        # Those that take long come first, and the others beside them.
+        longest_first = sorted(SOURCES, key=lambda name: not SOURCES[name][0].startswith(("compiles,", "endless")))
+        assert len(list(asking.map(ask, longest_first))) == len(SOURCES)
         assert pool.call("Kerneled.pid").result(DEADLINE_S) == pid
         assert pool.status().devices[0].generation == 1
         assert settled(lambda: not psutil.Process(pid).children(), PROMISE_S)
