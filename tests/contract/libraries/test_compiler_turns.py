@@ -21,7 +21,13 @@ LONG_S = 600.0
 def pool(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
     """A pool of its own: no compiler runs."""
     with ledger.start(f"{ACTORS}/kerneled.py:Kerneled") as pool:
+        reached(pool)
         yield pool
+
+
+def reached(client: atomr_mp.Pool) -> None:
+    """Wait until a client has reached the worker: what it asks before is sent once it waits for something."""
+    client.call("Kerneled.pid").result(DEADLINE_S)
 
 
 def endless(client: atomr_mp.Pool, number: int) -> Any:
@@ -37,6 +43,7 @@ def compilers(pool: atomr_mp.Pool) -> set[int]:
 def test_a_client_waits_for_no_other_clients_sources(pool: atomr_mp.Pool) -> None:
     """Within one job's time, while another has 60 that wait; that one's next is refused, and says why."""
     with atomr_mp.connect(run_dir=pool.run_dir) as greedy:
+        reached(greedy)
         running = [endless(greedy, number) for number in range(2)]
         assert settled(lambda: len(compilers(pool)) == 2)
         waiting = [endless(greedy, number) for number in range(2, 64)]
@@ -56,6 +63,7 @@ def test_a_client_waits_for_no_other_clients_sources(pool: atomr_mp.Pool) -> Non
 def test_a_call_that_is_cancelled_and_a_client_that_goes_stop_their_jobs(pool: atomr_mp.Pool) -> None:
     """Those that run are killed, unless another client waits for an equal one."""
     with atomr_mp.connect(run_dir=pool.run_dir) as other:
+        reached(other)
         mine = endless(pool, 0)
         assert settled(lambda: len(compilers(pool)) == 1)
         (shared,) = compilers(pool)
