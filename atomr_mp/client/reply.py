@@ -238,7 +238,9 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         return self.error
 
     def cancel(self) -> None:
-        """Keep the request from starting, and end an asynchronous one. A started request of another kind goes on.
+        """Keep the request from starting, and end an asynchronous one, or a program's run amid its branches and loops.
+
+        A started request of another kind goes on.
 
         The reply then ends with `Cancelled`, or with the request's outcome.
         """

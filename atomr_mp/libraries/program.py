@@ -15,6 +15,7 @@ each run, and a program with a stale ref cannot be run any more. A program may b
 from __future__ import annotations
 
 import importlib
+import operator
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex
@@ -23,12 +24,13 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.libraries.base import lengths
+from atomr_mp.libraries.program_blocks import If, While
 from atomr_mp.libraries.recording import ProgramArray, Recording
 from atomr_mp.protocol import dtypes, values
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries import STEPS
+from atomr_mp.protocol.libraries import STEPS, blocks
 from atomr_mp.protocol.libraries import program as messages
 from atomr_mp.protocol.libraries.coverage import first_reads
 from atomr_mp.protocol.libraries.world import WORLD
@@ -131,6 +133,48 @@ class Program:
         """
         return self._recording.empty(shape, dtype)
 
+    def if_(self, condition: Any) -> If:
+        """Begin a branch: steps that are recorded within its `with` are done if the condition is true.
+
+        They may write arrays that were made before. What they make does not leave the body. A body may have further
+        branches and loops.
+
+        Args:
+            condition: A ref or an array of the program with one element, of bool or an integer type; true if it is not
+                0 when the run comes here.
+
+        Raises:
+            InvalidRequest: It is no such array, or was not written yet. At the end of the body: that has no steps.
+        """
+        return If(self._recording, self._condition(condition))
+
+    def while_(self, condition: Any, *, most: SupportsIndex) -> While:
+        """Begin a loop: steps that are recorded within its `with` are done as long as the condition is true.
+
+        That is looked at before each round. The object has `rounds` and `reached_most`, arrays that the loop writes
+        when it ends. A run whose deadline passes, or that is cancelled, ends between two rounds. Arrays keep their
+        content from round to round, also those that the body makes.
+
+        Args:
+            condition: As that of `if_`; a step in the body writes it.
+            most: How many rounds are done at most, from 1 on.
+
+        Raises:
+            InvalidRequest: As by `if_`, or `most` is no such number. At the end of the body: no step there writes the
+                condition.
+        """
+        try:
+            number = operator.index(most)
+        except TypeError:
+            number = 0
+        if isinstance(most, bool) or not 1 <= number <= blocks.MAX_ROUNDS:
+            raise errors.InvalidRequest(f"most is {most!r:.100}; it must be a whole number from 1 to 2**63 - 1")
+        return While(self._recording, self._condition(condition), number)
+
+    def _condition(self, value: Any) -> Any:
+        """Return the operand of a condition, if it has one."""
+        return value if self._operand is None or isinstance(value, bool | int | float) else self._operand(value)
+
     def returns(self, *arrays: Operand) -> None:
         """Name the arrays that a run returns: outputs and temporaries, or views of them.
 
@@ -140,6 +184,7 @@ class Program:
         for array in arrays:
             if not (self._recording.has(array) and isinstance(array, ProgramArray) and array.slot >= 0):
                 raise errors.InvalidRequest(f"{array!r} is no output of this program's steps")
+            self._recording.check_returned(array)
         self._returns += arrays
 
     # --- running ------------------------------------------------------------------------------------------------------
@@ -179,13 +224,13 @@ class Program:
     def _constants(self) -> dict[tuple[object, Layout], int]:
         """Keep the refs that the steps use, and return the slot of each."""
         refs: dict[tuple[object, Layout], int] = {}
-        for _, request in self._recording.steps:
-            for _, _, operand in request.arrays():
-                if operand is not None and not isinstance(operand, ProgramArray):
-                    key = operand.memory, operand.layout
-                    if key not in refs:
-                        refs[key] = len(self._recording.inputs) + len(refs)
-                        self._refs.append(operand)
+        operands = [operand for _, request in self._recording.steps for _, _, operand in request.arrays()]
+        for operand in (*operands, *(block.condition for block in self._recording.blocks)):
+            if operand is not None and not isinstance(operand, ProgramArray):
+                key = operand.memory, operand.layout
+                if key not in refs:
+                    refs[key] = len(self._recording.inputs) + len(refs)
+                    self._refs.append(operand)
         return refs
 
     def _finish(self) -> None:
@@ -195,6 +240,7 @@ class Program:
             InvalidRequest: It returns what no step has written, or is too large.
         """
         recording = self._recording
+        recording.finish()
         for number, array in enumerate(self._returns):
             if not recording.written.has_some(array):
                 raise errors.InvalidRequest(
@@ -219,12 +265,24 @@ class Program:
         slots = len(recording.inputs) + len(refs) + len(recording.temporaries)
         if slots > messages.MAX_SLOTS:
             raise errors.InvalidRequest(f"the program has {slots} arrays; the limit is {messages.MAX_SLOTS}")
+        found = [
+            blocks.StepBlock(
+                block.kind,
+                numbered(block.condition).to_wire(),
+                block.begin,
+                block.end,
+                block.most,
+                *(numbered(each).number for each in block.results),
+            )
+            for block in recording.blocks
+        ]
         definition = messages.Definition(
             [messages.slot(0, layout) for layout in recording.inputs],
             [messages.slot(0, messages.anywhere(ref.layout)) for ref in self._refs],
             [messages.slot(0, layout) for layout in recording.temporaries],
             steps,
             [numbered(each).to_wire() for each in self._returns],
+            found,
         )
         encoded = messages.DEFINITIONS.encode(definition)
         if len(encoded) > messages.MAX_BYTES:
@@ -238,7 +296,13 @@ class Program:
             number = numbered(operand).number
             return number if number < len(given) else None
 
-        reads = first_reads([request for _, request in recording.steps], slot_of)
+        passed = blocks.passages(
+            [request for _, request in recording.steps],
+            found,
+            lambda number: recording.blocks[number].condition,
+            lambda number: recording.blocks[number].results,
+        )
+        reads = first_reads([*passed], slot_of)
         self._recorded = messages.RunProgram(
             encoded,
             [],
@@ -248,6 +312,7 @@ class Program:
             needs=sorted(reads),
             fills=tuple(slot for slot in sorted(writes) if recording.written.has_all(given[slot])),
             settled=tuple((slot, other) for slot, settled in reads.items() for other in settled),
+            varies=bool(found),
         )
         recording.is_over = True
 

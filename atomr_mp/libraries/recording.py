@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
 import msgspec
@@ -13,9 +13,11 @@ from atomr_mp.libraries.base import lengths
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.layout import Index, Layout
+from atomr_mp.protocol.libraries import blocks
 from atomr_mp.protocol.libraries import program as messages
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.coverage import Coverage
+from atomr_mp.protocol.libraries.world import WORLD
 from atomr_mp.protocol.refs import Operand, WireRef
 
 if TYPE_CHECKING:
@@ -81,6 +83,34 @@ class ProgramArray(Operand):
         return ProgramArray(self.program, self.slot, layout)
 
 
+class RecordedBlock:
+    """A branch or a loop.
+
+    Args:
+        kind: Which of them.
+        condition: Its condition.
+        most: How many rounds a loop does at most.
+        begin: Number of its first step.
+        results: The arrays that a loop writes at its end: its rounds, and whether it has reached the bound.
+    """
+
+    def __init__(
+        self, kind: blocks.Kind, condition: Operand, most: int, begin: int, results: Sequence[ProgramArray] = ()
+    ) -> None:
+        self.kind: Final = kind
+        self.condition: Final = condition
+        self.most: Final = most
+        self.begin: Final = begin
+        self.results: Final = tuple(results)
+        self.end = begin
+        """Number of the step behind its last one, once it has ended."""
+
+    @property
+    def method(self) -> str:
+        """The method that has begun it, for messages."""
+        return f"{self.kind}_"
+
+
 class Recording:
     """The arrays and steps of one program.
 
@@ -99,11 +129,20 @@ class Recording:
         """Stands for the program in its arrays."""
         self.inputs: Final[list[Layout]] = []
         self.temporaries: Final[list[Layout]] = []
+        self._bodies: Final[list[RecordedBlock | None]] = []
+        """For each temporary the block in whose body it was made; None outside of blocks."""
         self.steps: Final[list[tuple[str, LibraryRequest]]] = []
         self.written: Final = Coverage()
         """What the steps so far have written."""
+        self.blocks: Final[list[RecordedBlock]] = []
+        self._open: Final[list[RecordedBlock]] = []
+        """Blocks that have begun and not ended, outer ones first."""
+        self.announced = 0
+        """How many blocks were made and have not begun."""
         self.is_over = False
         """Whether nothing more is recorded."""
+        self._broken = ""
+        """The mistake for which it cannot be finished; empty if there is none."""
 
     def input(self, layout: Layout) -> ProgramArray:
         """Return one more input.
@@ -124,6 +163,7 @@ class Recording:
         layout = Layout.contiguous(dtypes.name_for(dtype), lengths("shape", shape))
         self._check_open()
         self.temporaries.append(layout)
+        self._bodies.append(self._open[-1] if self._open else None)
         return ProgramArray(self.program, len(self.temporaries) - 1, layout)
 
     def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Any:
@@ -140,8 +180,15 @@ class Recording:
                 f"{library}.{request.name} answers with what only the device knows, which no step can; blas.inner "
                 "leaves a number on the device"
             )
+        if library == WORLD and self._open:
+            raise errors.InvalidRequest(
+                f"{library}.{request.name} is in the body of a {self._open[-1].method}: ranks whose conditions differ "
+                "would wait for each other for ever; let it be a step outside"
+            )
         if len(self.steps) >= messages.MAX_STEPS:
             raise errors.InvalidRequest(f"a program has at most {messages.MAX_STEPS} steps")
+        for name, _, operand in request.arrays():
+            self.check_there(operand, f"{library}.{request.name} uses {name}")
         for operand in self.written.unwritten(request):
             if isinstance(operand, ProgramArray) and operand.slot >= 0 and not self.written.has_some(operand):
                 name = next(name for name, _, each in request.arrays() if each is operand)
@@ -162,6 +209,131 @@ class Recording:
         """Return whether an array is of this program."""
         return isinstance(array, ProgramArray) and array.program is self.program
 
+    # --- blocks -------------------------------------------------------------------------------------------------------
+
+    def check_there(self, array: object, use: str) -> None:
+        """Check that an array is not one that a body has made which has ended.
+
+        Args:
+            array: Any operand.
+            use: Its use, as the beginning of a sentence.
+
+        Raises:
+            InvalidRequest: It is.
+        """
+        if not isinstance(array, ProgramArray) or array.slot < 0 or not self.has(array):
+            return
+        body = self._bodies[array.slot]
+        if body is not None and body not in self._open:
+            raise errors.InvalidRequest(
+                f"{use}, an array that was made in the body of a {body.method}, which may not have been done; make it "
+                "before (`p.empty`), and write it in the body"
+            )
+
+    def check_returned(self, array: ProgramArray) -> None:
+        """Check that an array that a run is to return was not made in a body.
+
+        Raises:
+            InvalidRequest: It was.
+        """
+        body = self._bodies[array.slot]
+        if body is not None:
+            raise errors.InvalidRequest(
+                f"{array!r} was made in the body of a {body.method}, which may not have been done; make it before "
+                "(`p.empty`), and write it in the body"
+            )
+
+    def check_condition(self, condition: Any, method: str) -> None:
+        """Check that an array can be the condition of the next block.
+
+        Raises:
+            InvalidRequest: It cannot.
+        """
+        self._check_open()
+        blocks.check_condition(condition, method)
+        if isinstance(condition, ProgramArray):
+            if not self.has(condition):
+                raise errors.InvalidRequest(f"the condition of {method} is an array of another program")
+            self.check_there(condition, f"{method} depends on its condition")
+            if condition.slot >= 0 and not self.written.has_some(condition):
+                raise errors.InvalidRequest(
+                    f"the condition of {method} is a temporary that no earlier step has written: its content is "
+                    "undefined; write it first"
+                )
+        if len(self.blocks) >= blocks.MAX_BLOCKS:
+            raise errors.InvalidRequest(f"a program has at most {blocks.MAX_BLOCKS} branches and loops")
+        if len(self._open) >= blocks.MAX_DEPTH:
+            raise errors.InvalidRequest(f"at most {blocks.MAX_DEPTH} branches and loops may lie in each other")
+
+    def enter(self, kind: blocks.Kind, condition: Operand, most: int) -> RecordedBlock:
+        """Begin the body of a branch or a loop.
+
+        Raises:
+            InvalidRequest: It cannot begin here.
+        """
+        self.check_condition(condition, f"{kind}_")
+        results = [self.empty((), layout.dtype) for layout in (blocks.ROUNDS, blocks.REACHED) if kind == "while"]
+        block = RecordedBlock(kind, condition, most, len(self.steps), results)
+        self.blocks.append(block)
+        self._open.append(block)
+        self.written.enter()
+        return block
+
+    def leave(self, block: RecordedBlock, *, failed: bool) -> None:
+        """End the body of a branch or a loop.
+
+        Args:
+            block: The block.
+            failed: Whether an exception has ended the body.
+
+        Raises:
+            InvalidRequest: The body has no steps, or does not change what a loop depends on.
+        """
+        if failed:
+            self._broken = f"an exception has ended the body of its {block.method}"
+            return
+        self._check_open()
+        if block is not self._open[-1]:
+            raise self._refused("the body of a while_ or if_ has ended before one that began in it")
+        block.end = len(self.steps)
+        if block.end == block.begin:
+            raise self._refused(f"the body of {block.method} has no steps")
+        if block.kind == "while" and not blocks.writes_to(self._written_in(block), block.condition):
+            raise self._refused(
+                "no step in the body of while_ writes its condition, so it would do all rounds or none; have a step "
+                "write it (`out=`)"
+            )
+        self._open.pop()
+        self.written.leave()
+        if block.results:
+            self.written.add(blocks.LoopResult(block.results))
+
+    def finish(self) -> None:
+        """Check that all that has begun has ended.
+
+        Raises:
+            InvalidRequest: It has not.
+        """
+        self._check_open()
+        if self._open:
+            raise self._refused(f"the body of its {self._open[-1].method} has not ended")
+        if self.announced:
+            raise self._refused("while_ and if_ are for `with`: the steps of its block are the body")
+
+    def _written_in(self, block: RecordedBlock) -> Iterator[Operand]:
+        """Yield the arrays that the body of a block writes."""
+        for _, request in self.steps[block.begin : block.end]:
+            yield from request.written()
+        for inner in self.blocks[self.blocks.index(block) + 1 :]:
+            yield from inner.results
+
+    def _refused(self, why: str) -> errors.InvalidRequest:
+        """Note a mistake for which the program cannot be finished; return its error."""
+        self._broken = why
+        return errors.InvalidRequest(why)
+
     def _check_open(self) -> None:
         if self.is_over:
             raise errors.InvalidRequest("the program is recorded already; record another")
+        if self._broken:
+            raise errors.InvalidRequest(f"the program has a mistake, record it anew: {self._broken}")

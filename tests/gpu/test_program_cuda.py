@@ -241,6 +241,35 @@ def test_what_is_large_or_written_has_a_graph_for_each_place(pool: atomr_mp.Pool
     assert found.replayed == found.captured + 3
 
 
+def test_branches_and_loops_are_done_step_by_step(pool: atomr_mp.Pool) -> None:
+    """Each condition sees what the device has computed for it: a run gives what Python's does, and is no graph."""
+    device = pool.device(0)
+    one, limit = device.full((), 1, "int64"), device.full((), 1e-6)
+    with device.program() as p:
+        x, n = p.input("x", (N, N), "float32"), p.input("n", (), "int64")
+        left, turn = p.elementwise.maximum(n, n), p.blas.gemm(x, x)
+        large = p.empty((), "bool")
+        with p.while_(left, most=40) as loop:
+            product = p.blas.gemm(turn, x)
+            p.elementwise.greater(p.blas.inner(product.reshape(-1), product.reshape(-1)), limit, large)
+            with p.if_(large):
+                p.blas.copy(product.reshape(-1), turn.reshape(-1))
+            p.elementwise.subtract(left, one, left)
+        p.returns(turn, large, loop.rounds, loop.reached_most)
+    value = (np.eye(N) / 2).astype(np.float32)
+    for rounds in (0, 1, 5, 39, 40, 41):
+        expected, was_large = value @ value, False
+        for _ in range(min(rounds, 40)):
+            product = expected @ value
+            was_large = bool((product**2).sum() > 1e-6)
+            expected = product if was_large else expected
+        found = [each.numpy() for each in p.run(x=value, n=np.int64(rounds)).result()]
+        np.testing.assert_array_equal(found[0], expected)  # powers of two
+        assert [each.item() for each in found[1:]] == [was_large, min(rounds, 40), rounds > 40]
+    figures = counted(pool)
+    assert (figures.captured, figures.not_capturable) == (0, 1), told(pool)
+
+
 def test_after_a_restart_it_is_recorded_anew(pool: atomr_mp.Pool) -> None:
     """The worker is lost between two runs, also by a kill."""
     device = pool.device(0)

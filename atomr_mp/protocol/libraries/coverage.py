@@ -1,16 +1,18 @@
 """The parts of arrays that the steps of a program have written so far. Pure.
 
 It is sure of what lies in spans that were written without gaps, and of views that were written as they are. Of views
-with gaps that make up a whole together it is not: they count as written in part.
+with gaps that make up a whole together it is not: they count as written in part. What only the body of a block has
+written counts as written in part behind it, since the body may not have been done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.libraries.blocks import ConditionRead, Enter, Leave, LoopResult
 from atomr_mp.protocol.refs import Operand
 
 Span = tuple[int, int]
@@ -29,8 +31,24 @@ class Coverage:
         """Spans whose bytes were all written, joined."""
         self._touched: Final[dict[Hashable, list[Span]]] = {}
         """Spans in which something was written."""
+        self._before: Final[list[tuple[set[tuple[Hashable, Layout, str | None]], dict[Hashable, list[Span]]]]] = []
+        """The parts that were surely written when each open block began."""
+        self.has_left = False
+        """Whether a block has ended, so that less may be sure than before."""
 
-    def add(self, request: LibraryRequest) -> None:
+    def enter(self) -> None:
+        """Begin the body of a block. Its later rounds find at least what its first one finds."""
+        self._before.append((set(self._views), {memory: [*spans] for memory, spans in self._whole.items()}))
+
+    def leave(self) -> None:
+        """End the body of the block that has begun last: it may not have been done."""
+        self.has_left = True
+        views, whole = self._before.pop()
+        self._views.intersection_update(views)
+        self._whole.clear()
+        self._whole.update(whole)
+
+    def add(self, request: LibraryRequest | ConditionRead | LoopResult) -> None:
         """Note what a step writes."""
         for array in request.written():
             memory, layout = array.memory, array.layout
@@ -65,22 +83,23 @@ class Coverage:
 
 
 def first_reads(
-    steps: Sequence[LibraryRequest],
+    steps: Sequence[Any],
     slot_of: Callable[[Any], int | None],
     candidates: Mapping[int, Iterable[int]] | None = None,
 ) -> dict[int, list[int]]:
     """Return the slots that steps read before they have surely written all of it, each with those that are settled.
 
-    A slot is settled if all that any step writes of it was surely written before that first read.
+    A slot is settled if all that any step writes of it was surely written before that first read, and before each later
+    one too: behind a block less is sure than in it.
 
     Args:
-        steps: The steps of a program, in order.
+        steps: The steps of a program, in order; with `Enter` and `Leave` where a block's body begins and ends.
         slot_of: Returns the slot of an array, None if the array is a temporary's.
         candidates: The slots to look at, for each that is read; None for those in the same memory.
     """
     writes: dict[int, list[tuple[Any, str | None]]] = {}
     for step in steps:
-        for array in step.written():
+        for array in () if isinstance(step, Enter | Leave) else step.written():
             if (slot := slot_of(array)) is not None:
                 writes.setdefault(slot, []).append((array, step.triangle_of(array)))
     by_memory: dict[Hashable, list[int]] = {}
@@ -88,19 +107,37 @@ def first_reads(
         by_memory.setdefault(arrays[0][0].memory, []).append(slot)
     found: dict[int, list[int]] = {}
     written, left = Coverage(), MOST_COMPARED
-    for step in steps:
-        for array in written.unwritten(step):
+    for _, unwritten in walked(steps, written):
+        for array in unwritten:
             slot = slot_of(array)
-            if slot is None or slot in found:
+            if slot is None or (slot in found and not (written.has_left and found[slot])):
                 continue
-            settled = found[slot] = []
-            for other in by_memory.get(array.memory, ()) if candidates is None else candidates.get(slot, ()):
+            known = by_memory.get(array.memory, ()) if candidates is None else candidates.get(slot, ())
+            others, settled = found.get(slot, known), list[int]()
+            for other in others:
                 arrays = writes.get(other, [])
                 left -= len(arrays)
                 if left >= 0 and all(written.has_triangle(*each) for each in arrays):
                     settled.append(other)
-        written.add(step)
+            found[slot] = settled
     return found
+
+
+def walked(steps: Sequence[Any], written: Coverage) -> Iterator[tuple[Any, list[Any]]]:
+    """Yield each step, with the arrays that it reads and that were not surely written as a whole before.
+
+    Args:
+        steps: The steps of a program, in order; with `Enter` and `Leave` where a block's body begins and ends.
+        written: Nothing yet; then what the steps before have written.
+    """
+    for step in steps:
+        if isinstance(step, Enter):
+            written.enter()
+        elif isinstance(step, Leave):
+            written.leave()
+        else:
+            yield step, written.unwritten(step)
+            written.add(step)
 
 
 def is_dense(layout: Layout) -> bool:

@@ -3,7 +3,8 @@
 A program is recorded once, see `atomr_mp.libraries.program`, and run any number of times. Its arrays are *slots*: first
 its inputs, which each run gives, then the refs that it uses, then its temporaries, which live in the worker for the
 time of a run. A step is a request whose arrays are slots, or views of inputs and temporaries. A step that uses what an
-earlier one writes runs after it; nothing within a program conflicts.
+earlier one writes runs after it; nothing within a program conflicts. Some steps may be the bodies of branches and
+loops, see `blocks`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from atomr_mp.protocol.codec import Codec, Message
 from atomr_mp.protocol.declaration.arguments import reads
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, LibraryRequest
+from atomr_mp.protocol.libraries.blocks import MAX_BLOCKS, StepBlock
 from atomr_mp.protocol.refs import Operand, WireRef
 from atomr_mp.protocol.token import TOKEN_BYTES
 from atomr_mp.protocol.words import counted
@@ -63,6 +65,8 @@ class Definition(Message, frozen=True):
     steps: Annotated[list[ProgramStep], Meta(max_length=MAX_STEPS)]
     returns: Annotated[list[WireRef], Meta(max_length=MAX_SLOTS)]
     """Slots, or views of them, that a run answers with."""
+    blocks: Annotated[list[StepBlock], Meta(max_length=MAX_BLOCKS)] = msgspec.field(default_factory=list)
+    """Branches and loops, in the order of their first steps, outer ones first."""
 
     @property
     def first_temporary(self) -> int:
@@ -97,6 +101,8 @@ class RunProgram(LibraryRequest, frozen=True):
     settled: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MAX_SLOTS)] = ()
     """Pairs of a needed slot and a written one in the same memory: all that steps write of the second is written before
     a step reads the first."""
+    varies: bool = False
+    """Whether it has branches or loops, so that not all runs do the same steps, and a run may take long."""
 
     def check(self) -> None:
         """Check that the written slots exist; all else is checked when the program is prepared."""
@@ -118,11 +124,16 @@ class RunProgram(LibraryRequest, frozen=True):
         needs = self.needs
         return [each for slot, each in given if isinstance(each, Operand) and (needs is None or slot in needs)]
 
-    def triangle_of(self, array: Operand) -> str:
-        """Return "" if the steps write all of a slot; else a name, since each run writes the same elements."""
+    def triangle_of(self, array: Operand) -> str | None:
+        """Return "" if the steps write all of a slot; else a name, since each run writes the same elements.
+
+        A run with branches or loops need not.
+        """
         given = [*self.inputs, *self.refs]
         if any(given[slot] is array for slot in self.fills):
             return ""
+        if self.varies:
+            return None
         slots = [slot for slot in self.writes if given[slot] is array]
         return f"slots {slots} of {(self.digest or digest(self.program)).hex()}"
 
@@ -164,6 +175,7 @@ class RunProgram(LibraryRequest, frozen=True):
             needs,
             self.fills,
             self.settled,
+            self.varies,
             *keys,
         )
 

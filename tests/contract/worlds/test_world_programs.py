@@ -14,6 +14,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.made_world import MadeWorld
 from atomr_mp.protocol.libraries import program as messages
+from atomr_mp.protocol.libraries.blocks import StepBlock
 from tests import made_worlds
 from tests.made_worlds import arrays_of, put, same
 from tests.support import ACTORS, DEADLINE_S, Gate, Ledger
@@ -343,6 +344,34 @@ def test_steps_of_a_world_are_refused_elsewhere(pool: atomr_mp.Pool, pair: MadeW
         pair._run_program([run, other], DEADLINE_S).result(DEADLINE_S)
     assert not mismatch.value.maybe_executed
     same(p.run(x=np.ones(3)).result(DEADLINE_S), [np.full(3, 2.0)] * 2)
+    assert pair.epoch == 1
+
+
+def test_ranks_have_loops_of_their_own_and_no_collective_in_them(pool: atomr_mp.Pool, pair: MadeWorld) -> None:
+    """Each rank does its own rounds between collectives; one in a body is refused, by client and worker."""
+    lefts = put(pool, pair, [np.array(2), np.array(5)])
+    ones, totals = put(pool, pair, [np.array(1)] * 2), put(pool, pair, [np.array(0)] * 2)
+    with pair.program() as p:
+        left, one, total = p.refs(lefts), p.refs(ones), p.refs(totals)
+        with p.while_(left, most=4) as loop:
+            with pytest.raises(
+                errors.InvalidRequest, match=r"world.all_reduce is in the body of a while_: ranks whose"
+            ):
+                p.world.all_reduce(one)
+            p.elementwise.add(total, one, total)
+            p.elementwise.subtract(left, one, left)
+        p.returns(p.world.all_reduce(loop.rounds))
+    same(p.run().result(DEADLINE_S), [np.array(2 + 4)] * 2)
+    with pair.program() as q:
+        x = q.input("x", (), "int64")
+        q.world.all_reduce(x, out=x)
+    assert q._recorded is not None
+    definition = messages.DEFINITIONS.decode(q._recorded.program)
+    block = StepBlock("while", messages.slot(0, definition.inputs[0].layout), 0, 1, 3)
+    changed = messages.DEFINITIONS.encode(msgspec.structs.replace(definition, blocks=[block]))
+    run = msgspec.structs.replace(q._recorded, program=changed, digest=b"", varies=True, inputs=[np.array(1)])
+    with pytest.raises(errors.InvalidRequest, match=r"block 0 \(while\) has a collective in its body"):
+        pair._run_program([run] * 2, DEADLINE_S).result(DEADLINE_S)
     assert pair.epoch == 1
 
 

@@ -248,13 +248,13 @@ def test_steps_are_put_on_a_stream_in_turns(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(running, "TURN_NS", -1)
     done: list[int] = []
     step: Any = SimpleNamespace(name="step", actual=lambda slots: slots, run=lambda _slots: done.append(1))
-    plan: Any = SimpleNamespace(steps=[step] * 3, returns=[], frames=[], clears=[])
+    plan: Any = SimpleNamespace(steps=[step] * 3, returns=[], frames=[], clears=[], blocks=[], instructions=[*range(3)])
     result = running.started(plan, [])
     parts = 0
     while isinstance(result, Next):
         parts, result = parts + 1, result.enqueue()
     assert (parts, len(done), result) == (3, 3, None)
-    assert running.started(plan, [], in_turns=False) is None
+    assert running.started(plan, [], around=running.Surroundings(in_turns=False)) is None
     assert len(done) == 6
 
 
@@ -277,7 +277,8 @@ def test_a_run_that_fails_reads_what_its_steps_before_have_found(worker: Decidin
 
     def told(*steps: Any) -> str:
         read.clear()
-        plan = preparation.Prepared(list(steps), [], 0, frozenset(), [], 0, {}, GraphTable(), [], [])
+        way: Any = [*range(len(steps))]
+        plan = preparation.Prepared(list(steps), [], 0, frozenset(), [], 0, {}, GraphTable(), [], [], way, [])
         later = running.started(plan, [])
         with pytest.raises(errors.AtomrError) as raised:
             later.read()

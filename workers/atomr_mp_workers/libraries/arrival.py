@@ -19,7 +19,7 @@ def arrival_of(method: str, store: Store) -> Arrival:
 
             return Arrival(recall=admitted)
         case "program.run":
-            from atomr_mp_workers.libraries.program.definitions import recall, weigh
+            from atomr_mp_workers.libraries.program.definitions import is_in_parts, recall, weigh
 
-            return Arrival(recall=recall, weigh=weigh)
+            return Arrival(recall=recall, weigh=weigh, in_parts=is_in_parts)
     return Arrival()

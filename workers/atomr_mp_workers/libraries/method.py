@@ -43,6 +43,7 @@ class Arrival(NamedTuple):
     admit: Callable[[Any, Holder], None] | None = None
     withdraw: Callable[[Any, Holder], None] | None = None
     weigh: Callable[[Any], int] | None = None
+    in_parts: Callable[[Any], bool] | None = None
 
 
 class Known(NamedTuple):
@@ -86,7 +87,7 @@ class LibraryMethod(Method):
         self._lazy: Final = library
         self._preparer: Final = library.preparer
         self.stream = self._stream = library.stream
-        self.recall, self.admit, self.withdraw, self.weigh = arrival
+        self.recall, self.admit, self.withdraw, self.weigh, self.in_parts = arrival
         self.prepares = True
         self.allocates = True
         self._library: Library | None = None

@@ -324,6 +324,15 @@ class Dispatcher:
 
     def _interrupt(self, peer: Peer, ids: Sequence[int] | None, reason: str) -> None:
         """Interrupt running calls; streams know already."""
+        for run in (*self._completions.in_progress.requests.values(), *self._parked):
+            if (
+                isinstance(run, Request)
+                and run.peer is peer
+                and (ids is None or run.id in ids)
+                and _is_in_parts(run)
+                and run.closing is None
+            ):
+                run.closing = errors.Cancelled(reason, maybe_executed=True)
         for runner in self._runners:
             for request in runner.running_of(peer, ids):
                 if request.closing is None:
@@ -383,6 +392,8 @@ class Dispatcher:
         operands.lend(request, self._device)
         if request.event is None:
             request.event = self._device.make_event()
+        if not stream.defers and _is_in_parts(request):  # others would wait there before its next part
+            self._held.add(request.event)
         self._submit(request, stream, request.after)
         return True
 
@@ -777,3 +788,9 @@ class Dispatcher:
         run.error = run.raised = None
         if fatal is not None:
             raise fatal
+
+
+def _is_in_parts(request: Request) -> bool:
+    """Return whether a request that was not answered may let others have their turn amid it."""
+    in_parts = request.method.in_parts
+    return in_parts is not None and bool(request.arguments) and in_parts(request.arguments[0])

@@ -78,6 +78,9 @@ class Method(ABC):
     """Completes its first argument by what its session has sent before; raises a `RequestError` if that is unknown."""
     weigh: Callable[[Any], int] | None = None
     """Returns as how many bytes of memory its first argument counts, besides those of its arrays."""
+    in_parts: Callable[[Any], bool] | None = None
+    """Returns whether a request with this first argument may give way to others on its stream (`Next.gives_way`), and
+    ends between two parts once it has an error to end with (`Request.closing`)."""
     world: int | None = None
     """Number of the world whose calls alone it takes; None if its actor is in none."""
     refused: Callable[[RequestError], object] | None = None

@@ -41,6 +41,9 @@ class Next:
     of a method, even another `Next`."""
     after: Event | None = None
     """An event that has to come first besides: work of the request that is done elsewhere."""
+    gives_way: bool = False
+    """Whether others on its stream have their turn first, even if that does not defer its work; see
+    `Method.in_parts`."""
 
 
 @dataclass(frozen=True)
@@ -235,18 +238,18 @@ class Request(Run):
 
     def take(self, result: Any) -> None:
         """Encode the result, or keep it if it exists only later."""
+        if type(result) is Next:
+            stream = self.method.stream
+            while type(result) is Next:
+                if stream is not None and (stream.defers or result.gives_way):
+                    self.next = result
+                    return
+                result = result.enqueue()
         if result is None:
             self.encoded = _NOTHING
             return
         if type(result) is Later:
             self.later = result
-            return
-        if type(result) is Next:
-            stream = self.method.stream
-            if stream is None or not stream.defers:
-                self.take(result.enqueue())
-            else:
-                self.next = result
             return
         try:
             self.encoded = encode(result, self.peer)

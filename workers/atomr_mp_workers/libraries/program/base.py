@@ -19,11 +19,12 @@ from atomr_mp_workers.device.base import Stream
 from atomr_mp_workers.device.streams import OneStream
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import Library, LibraryContext
-from atomr_mp_workers.libraries.program import running
+from atomr_mp_workers.libraries.program import endings, running
 from atomr_mp_workers.libraries.program.preparation import Preparation, Prepared
 from atomr_mp_workers.libraries.program.replay import GraphRuns, Recorder
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
+from atomr_mp_workers.requests.request import current_request
 
 KEPT_BYTES: Final = 2**20
 """Most bytes of a program's temporaries that are kept between runs: making them takes longer than a small step."""
@@ -78,7 +79,8 @@ class ProgramLibrary(Library):
         for number in plan.apart:
             layout, result = plan.temporaries[number], results.get(plan.first + number)
             temporaries[number] = result or store.buffers.allocate(holder, layout.dtype, layout.shape)
-        return running.started(plan, slots + temporaries, frame if keeps else None, in_turns=in_turns)
+        around = running.Surroundings(in_turns, self.stream.defers, endings.check_of(current_request()))
+        return running.started(plan, slots + temporaries, frame if keeps else None, around)
 
     def _frame(self, plan: Prepared, holder: Holder) -> list[DeviceArray]:
         """Return memory for temporaries; a placeholder for returned ones."""

@@ -16,6 +16,9 @@ SHORT_BYTES: Final = 2**14
 STEP_WEIGHT: Final = 16
 """Bytes as which each further byte of a definition counts."""
 
+UNKNOWN_BYTES: Final = 2**62
+"""Bytes as which a run counts that may take long: more than any that is done at once."""
+
 
 def recall(request: program.RunProgram, holder: Holder) -> program.RunProgram:
     """Return a run with the definition of its program: one that was sent before, or is kept from now on.
@@ -52,5 +55,15 @@ def _recalled(request: program.RunProgram, holder: Holder) -> program.RunProgram
 
 
 def weigh(request: program.RunProgram) -> int:
-    """Return the bytes that the steps count for: many steps hold up the loop, however small they are."""
+    """Return the bytes that the steps count for: many steps hold up the loop, however small they are.
+
+    Nobody knows how many rounds a loop will do.
+    """
+    if request.varies:
+        return UNKNOWN_BYTES
     return STEP_WEIGHT * max(0, len(request.program) - SHORT_BYTES)
+
+
+def is_in_parts(request: program.RunProgram) -> bool:
+    """Return whether a run lets others have their turn amid it."""
+    return request.varies

@@ -34,7 +34,7 @@ class Refusal(Enum):
     """The reason why a program is never a graph; its value is the place of its count, see `board.GraphCounts`."""
 
     STEP = 4
-    """A step is declared as one that cannot be recorded."""
+    """A step is declared as one that cannot be recorded, or there are branches or loops."""
     CAPTURE = 5
     """The device has refused to record it."""
     MEMORY = 6

@@ -11,37 +11,18 @@ from atomr_mp import errors
 from atomr_mp.protocol.allocation import aligned
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries import STEPS, program
+from atomr_mp.protocol.libraries import STEPS, blocks, program
 from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, LibraryRequest
-from atomr_mp.protocol.libraries.coverage import Coverage, first_reads
+from atomr_mp.protocol.libraries.coverage import Coverage, first_reads, walked
 from atomr_mp.protocol.libraries.world import WORLD
 from atomr_mp.protocol.refs import ClientArray, Operand, WireRef
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.method import LibraryMethod
+from atomr_mp_workers.libraries.program.block_checks import PreparedBlock, passages, prepared_blocks
+from atomr_mp_workers.libraries.program.course import Instruction, instructions
 from atomr_mp_workers.libraries.program.graphs import COPIED_BYTES, GraphTable, Refusal
+from atomr_mp_workers.libraries.program.views import SlotView, placed
 from atomr_mp_workers.memory.arrays import DeviceArray
-
-
-class SlotView(Operand):
-    """An array of a slot, before it exists.
-
-    Args:
-        slot: Number of the slot.
-        layout: Its layout; for a slot that the caller gives, in its memory.
-        memory: Name of the memory.
-        within: Its layout in its slot.
-    """
-
-    def __init__(self, slot: int, layout: Layout, memory: object, within: Layout) -> None:
-        self.slot: Final = slot
-        self.layout = layout
-        self.within: Final = within
-        self._memory = memory
-
-    @property
-    def memory(self) -> object:
-        """Name of the memory: views of one slot share it, and so do slots whose refs share a buffer."""
-        return self._memory
 
 
 class PreparedStep(NamedTuple):
@@ -58,7 +39,7 @@ class PreparedStep(NamedTuple):
         """Return the request with the arrays of a run."""
         if self.whole is not None:
             return msgspec.structs.replace(self.request, **{name: slots[slot] for name, slot in self.whole.items()})
-        return with_arrays(self.request, lambda view: _array(slots, cast("SlotView", view)))
+        return with_arrays(self.request, lambda view: cast("SlotView", view).of(slots))
 
 
 class Prepared(NamedTuple):
@@ -82,6 +63,10 @@ class Prepared(NamedTuple):
     """Temporaries that are zero at the start of a run, since steps read elements that no step may have written."""
     frames: list[list[DeviceArray]]
     """Temporaries of ended runs, kept for later ones; returned temporaries are not among them."""
+    instructions: list[Instruction]
+    """The way through the steps."""
+    blocks: list[PreparedBlock]
+    """Branches and loops."""
 
 
 class Preparation:
@@ -102,12 +87,18 @@ class Preparation:
         for slot, other in request.settled:
             self._settled.setdefault(slot, []).append(other)
         self._libraries = libraries
+        self._varies = request.varies
         self._check_given(request)
 
     def prepared(self) -> Prepared:
         """Return the program, ready to run."""
         definition = self._definition
+        blocks.check_nesting(definition.blocks, len(definition.steps))
+        if definition.blocks and not self._varies:
+            raise errors.InvalidRequest("the program has branches or loops, and the request does not say so (varies)")
         steps = [self._step(number, step) for number, step in enumerate(definition.steps)]
+        requests = [each.request for each in steps]
+        found = prepared_blocks(definition, requests, self._view)
         first = definition.first_temporary
         returns = [self._returned(wire) for wire in definition.returns]
         apart = frozenset(slot - first for slot, _ in returns)
@@ -117,31 +108,39 @@ class Preparation:
             temporaries.append(layout)
             if number not in apart:
                 end = aligned(end + layout.nbytes)
-        is_captured = all(each.request.is_captured() for each in steps) and (
+        is_captured = all(each.is_captured() for each in requests) and (
             self._libraries.world_in_graphs or all(each.library != WORLD for each in definition.steps)
         )
-        graphs: GraphTable[Any] = GraphTable(None if is_captured else Refusal.STEP)
-        clears = self._unwritten(steps)
-        return Prepared(steps, temporaries, end, apart, returns, first, self._copied(), graphs, clears, [])
+        graphs: GraphTable[Any] = GraphTable(None if is_captured and not found else Refusal.STEP)
+        clears = self._unwritten(steps, passages(definition, requests, found))
+        way = instructions(definition.blocks, len(steps))
+        copied = self._copied()
+        return Prepared(steps, temporaries, end, apart, returns, first, copied, graphs, clears, [], way, found)
 
-    def _unwritten(self, steps: Sequence[PreparedStep]) -> list[int]:
+    def _unwritten(self, steps: Sequence[PreparedStep], passed: Sequence[Any]) -> list[int]:
         """Return the temporaries that are read, or returned, before surely all of that was written.
+
+        Args:
+            steps: The steps.
+            passed: Their requests and the blocks, as `coverage` takes them.
 
         Raises:
             InvalidRequest: The request does not say rightly which given content is needed, or written as a whole.
         """
         first, written, clears = self._definition.first_temporary, Coverage(), dict[int, None]()
-        needs = self._needs
-        for number, step in enumerate(steps):
-            for view in written.unwritten(step.request):
+        needs, number = self._needs, 0
+        for each, unwritten in walked(passed, written):
+            is_step = isinstance(each, LibraryRequest)
+            for view in unwritten:
                 if view.slot >= first:
                     clears[view.slot - first] = None
                 elif needs is not None and view.slot not in needs:
+                    what = f"step {number} ({steps[number].name})" if is_step else f"a condition before step {number}"
                     raise errors.InvalidRequest(
-                        f"step {number} ({step.name}) reads slot {view.slot}, which is not among those that are needed"
+                        f"{what} reads slot {view.slot}, which is not among those that are needed"
                     )
-            written.add(step.request)
-        self._check_settled(steps)
+            number += is_step
+        self._check_settled(passed)
         for slot in self._fills:
             if not written.has_all(self._view(self._wires[slot])):
                 raise errors.InvalidRequest(f"slot {slot} is not written as a whole")
@@ -151,8 +150,11 @@ class Preparation:
                 clears[view.slot - first] = None
         return list(clears)
 
-    def _check_settled(self, steps: Sequence[PreparedStep]) -> None:
+    def _check_settled(self, passed: Sequence[Any]) -> None:
         """Check what the request says of the order of writes and reads.
+
+        Args:
+            passed: The requests of the steps, and the blocks.
 
         Raises:
             InvalidRequest: A step reads a slot before all is written that the request says is.
@@ -160,9 +162,7 @@ class Preparation:
         if not self._settled:
             return
         first = self._definition.first_temporary
-        reads = first_reads(
-            [each.request for each in steps], lambda view: view.slot if view.slot < first else None, self._settled
-        )
+        reads = first_reads(passed, lambda view: view.slot if view.slot < first else None, self._settled)
         for slot, settled in reads.items():
             if early := set(self._settled.get(slot, ())).difference(settled):
                 raise errors.InvalidRequest(f"slot {slot} is read before slots {sorted(early)} are written")
@@ -269,14 +269,3 @@ class Preparation:
         if view.slot < self._definition.first_temporary:
             raise errors.InvalidRequest(f"slot {view.slot} is the caller's; only temporaries are returned")
         return view.slot, view.within
-
-
-def _array(slots: list[DeviceArray], view: SlotView) -> DeviceArray:
-    """Return the array of a view of a slot in a run."""
-    array = slots[view.slot]
-    return array.viewed(placed(array.layout, view.within))
-
-
-def placed(slot: Layout, within: Layout) -> Layout:
-    """Return the layout of a slot's view in the slot's memory."""
-    return within.at(slot.offset + within.offset)

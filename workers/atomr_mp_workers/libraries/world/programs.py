@@ -20,7 +20,7 @@ from atomr_mp.protocol.libraries.program import RunProgram
 from atomr_mp_workers.libraries.actor_libraries import ThreadLibraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.libraries.kernels.rights import admitted_program
-from atomr_mp_workers.libraries.program.definitions import weigh
+from atomr_mp_workers.libraries.program.definitions import is_in_parts, weigh
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.method import Method, Resolve
 from atomr_mp_workers.requests.request import current_request
@@ -50,7 +50,7 @@ class WorldProgramMethod(Method):
         super().__init__(name, self._run)
         self.world = world
         self.refused = RefusedPart
-        self.weigh, self.recall = weigh, admitted_program
+        self.weigh, self.recall, self.in_parts = weigh, admitted_program, is_in_parts
         self._view: Final = view
         self._steps: Final = MeetingSteps(view)
         self._context: Final = dataclasses.replace(context, world=self._steps)
