@@ -143,6 +143,11 @@ class Keeper(Actor):
         return float(np.sum(array))
 
     @method(thread=True)
+    def total_on_thread(self, array: NDArray[np.generic]) -> float:
+        """Return the sum of all elements, on the actor's thread."""
+        return float(np.sum(array))
+
+    @method(thread=True)
     def totals(self, array: NDArray[np.generic]) -> Iterator[float]:
         """Yield the sum of all elements."""
         yield float(array.sum())

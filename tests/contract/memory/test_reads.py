@@ -13,7 +13,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from tests.programs.counting_walk import BEGUN, CLIENTS, DONE, THREADS
-from tests.support import BACKEND, KEEPER, Gate, Ledger, wait_sent
+from tests.support import ACTORS, BACKEND, KEEPER, Gate, Ledger, wait_sent
 
 STEPS: Final = int(os.environ.get("ATOMR_MP_TEST_STEPS", "60"))
 """Steps of each thread of a walk."""
@@ -25,7 +25,7 @@ LARGE: Final = 40_000
 @pytest.fixture(scope="module")
 def shared() -> Iterator[atomr_mp.Pool]:
     """One pool of two devices for all tests: none of them ends a worker."""
-    with Ledger() as ledger, ledger.start(KEEPER, gpus=2) as started:
+    with Ledger() as ledger, ledger.start(KEEPER, f"{ACTORS}/exchanging.py:Exchanging", gpus=2) as started:
         device = started.device(0)
         device.blas.axpy(device.zeros(1, "float64"), device.zeros(1, "float64")).result()  # opens the library
         yield started
@@ -123,6 +123,26 @@ def test_a_request_on_another_device_holds_writers_up_for_a_time(pool: atomr_mp.
         gate.open(1)
         assert reading.result() == 1000
         pool.call("Keeper.add", ref, 1.0).result()
+
+
+@pytest.mark.parametrize("way", ["call", "stream"])
+def test_a_reader_of_another_device_passes_what_waits_for_memory(pool: atomr_mp.Pool, ledger: Ledger, way: str) -> None:
+    """On its actor's thread: what waits there may wait for a writer that the reader holds up."""
+    with ledger.gate("gate") as gate:
+        ref, lent = pool.device(1).full(1000, 1, "float64"), pool.device(0).full(1000, 1, "float64")
+        held = pool.call("Exchanging.hold", ref, str(gate.path), 1.0)
+        gate.wait(1)
+        waiting = [pool.call("Keeper.add_on_thread", ref, 1.0) for _ in range(2)]
+        if way == "stream":
+            assert list(pool.stream("Keeper.totals", lent, device=1)) == [1000]
+        else:
+            assert pool.call("Keeper.total_on_thread", lent, device=1).result() == 1000
+        pool.call("Keeper.add", lent, 1.0).result()
+        assert not any(each.done for each in (held, *waiting))
+        gate.open(1)
+        for each in (held, *waiting):
+            each.result()
+        assert np.unique(ref.numpy()).tolist() == [4]
 
 
 def test_a_stream_comes_after_the_requests_before_it(pool: atomr_mp.Pool) -> None:

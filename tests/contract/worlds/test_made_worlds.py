@@ -262,6 +262,27 @@ def test_a_collective_waits_for_a_writer_and_a_reader_for_it(pool: atomr_mp.Pool
     assert read.result(DEADLINE_S) == 12.0
 
 
+def test_what_needs_no_memory_of_a_waiting_collective_goes_on(pool: atomr_mp.Pool, pair: MadeWorld, gate: Gate) -> None:
+    """On the stream, too, where a request that waits for the collective came first: others may wait for the later one.
+
+    Of the later ones, one reads a ref of the other device, so that writers there wait for it.
+    """
+    refs, others = put(pool, pair, [np.ones(2)] * 2), put(pool, pair, [np.ones(2)] * 2)
+    library = pool.device(1).elementwise
+    held = pool.call("Exchanging.hold", refs[0], gate.path, 10.0)
+    gate.wait()
+    summed = pair.all_reduce(refs)
+    behind = [library.add(refs[1], others[1], refs[1]), library.multiply(refs[1], others[1])]
+    same([library.add(others[1], others[1]).result(DEADLINE_S)], [np.full(2, 2.0)])
+    same([library.copy(others[0]).result(DEADLINE_S)], [np.ones(2)])
+    same(pair.all_reduce(others).result(DEADLINE_S), [np.full(2, 2.0)] * 2)
+    pool.call("Exchanging.add", others[0], 1.0).result(DEADLINE_S)
+    assert not any(reply.done for reply in (held, summed, *behind))
+    gate.open()
+    same(summed.result(DEADLINE_S), [np.full(2, 12.0)] * 2)
+    same([behind[1].result(DEADLINE_S), refs[1]], [np.full(2, 2.0)] * 2)
+
+
 def test_a_collective_that_is_cancelled_while_its_refs_are_in_use_runs_on_no_rank(
     pool: atomr_mp.Pool, pair: MadeWorld, gate: Gate
 ) -> None:

@@ -90,17 +90,19 @@ class Logged(Actor):
 class Worker:
     """What is in a worker but its loop."""
 
-    def __init__(self, most_queued: int = 2**62, threads: int = 1, target: str = f"{__name__}:Logged") -> None:
+    def __init__(
+        self, most_queued: int = 2**62, threads: int = 1, target: str = f"{__name__}:Logged", own_token: bytes = TOKEN
+    ) -> None:
         device = self.device = open_device("host", "adaptive")
         in_progress = InProgress()
         self.completions = Completions("adaptive", device, in_progress)
         self.woken = Edges(self.completions.descriptor)
-        store = self.store = Store(device, TOKEN, 2**28, in_progress)
-        self._streams: list[Stream] = []
+        store = self.store = Store(device, own_token, 2**28, in_progress)
+        self.streams: list[Stream] = []
 
         def make_stream(name: str, _priority: str) -> Stream:
-            self._streams.append(device.make_stream(name, inline_bytes=0))
-            return self._streams[-1]
+            self.streams.append(device.make_stream(name, inline_bytes=0))
+            return self.streams[-1]
 
         streams = StreamAllocator("per_actor", make_stream)
         libraries = self.libraries = Libraries(
@@ -113,7 +115,7 @@ class Worker:
         self.log: list[Any] = []
         actor.instance.log = self.log  # type: ignore[attr-defined]
         self.methods: dict[str, Method] = {each.name: each for each in actor.methods}
-        self.envelope = Envelope(self.methods, board, TOKEN, libraries, store, most_queued)
+        self.envelope = Envelope(self.methods, board, own_token, libraries, store, most_queued)
         batched = {
             name: BatchedMethod(each, 0, self.envelope, store, board)
             for name, each in self.methods.items()
@@ -177,7 +179,7 @@ class Worker:
     def close(self) -> None:
         """Close what it has of descriptors, and end its threads."""
         self._on_threads.close()
-        for stream in self._streams:
+        for stream in self.streams:
             stream.close()  # its thread writes the descriptor after each piece of work
         self.woken.close()
         os.close(self.completions.descriptor)

@@ -39,6 +39,38 @@ def test_nothing_is_lost_and_the_order_of_an_owner_is_kept(steps: list[tuple[str
         assert sorted(line.heads()) == sorted(heads.values())
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1), st.booleans(), st.integers(0, 3)), max_size=40),
+    st.lists(st.integers(0, 3), max_size=60),
+)
+def test_what_may_pass_waits_behind_nothing_that_is_not_ready(
+    items: list[tuple[str, int, bool, int]], open_gates: list[int]
+) -> None:
+    """Each item is ready once its gate is open; those of an owner that may not pass keep their order."""
+    line: FairQueue[tuple[int, tuple[str, int, bool, int]]] = FairQueue(may_pass=lambda each: each[1][2])
+    for number, item in enumerate(items):
+        line.add((number, item), item[0], item[1])
+    waiting, opened = dict(enumerate(items)), {0}
+
+    def is_ready(each: tuple[int, tuple[str, int, bool, int]]) -> bool:
+        return each[1][3] in opened
+
+    for gate in open_gates:
+        opened.add(gate)
+        taken = line.take(is_ready)
+        rest = [(number, item) for number, item in waiting.items() if item[3] in opened]
+        firsts = {item[:2]: number for number, item in reversed(waiting.items())}
+        free = [(number, item) for number, item in rest if item[2] or firsts[item[:2]] == number]
+        assert (taken is None) == (not free)
+        if taken is not None:
+            assert taken in free
+            del waiting[taken[0]]
+        firsts = {item[:2]: number for number, item in reversed(waiting.items())}
+        expected = [each for each in waiting.items() if each[1][2] or firsts[each[1][:2]] == each[0]]
+        assert sorted(set(line.candidates())) == expected
+    assert len(line) == len(waiting)
+
+
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=5))
 def test_owners_get_as_much_as_each_other_whatever_their_items_cost(costs: list[int]) -> None:
     """As long as they have something waiting, none is ahead by more than one item of the most expensive."""

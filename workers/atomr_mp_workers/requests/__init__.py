@@ -32,13 +32,15 @@ waits:
 - On a stream, the device waits. Up to `dispatch.AHEAD` requests lie on a stream at a time.
 - On an actor's thread, or its event loop, the request stays in the queue, and its session's later requests behind it.
   Those of other sessions overtake it, and so do the further steps of streams, for whose memory it may wait: they have
-  a line of their own, which takes turns with the session's new requests.
+  a line of their own, which takes turns with the session's new requests. A request that uses memory of other devices
+  passes it too (`FairQueue`): writers there wait for that one, and a request here may wait for such a writer.
 - On the loop, it is *parked*, and the loop goes on. It is looked at again whenever another request has ended.
 
 A request is parked for its plan too, which a thread makes beside the loop; and the first requests of a library for its
 import, after which they are prepared (`Method.resumed`). No stream may wait for such a request: its
 work is not on any stream yet, and would be put behind the waiting request. So its event is in `Dispatcher._held`, and
-requests that need its memory are parked as well.
+requests that need its memory are parked as well. The same holds for a part of a gang call: it waits for other
+processes, and these perhaps for what would lie behind on the stream.
 
 A request may put its work on a stream in several parts, where the data decide what comes next (`request.Next`). When
 one has ended, `Dispatcher.take_back` has the next one put there. The request's event stands for the last part only: no

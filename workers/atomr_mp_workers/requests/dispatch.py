@@ -480,8 +480,11 @@ class Dispatcher:
         self._parked.append(request)
 
     def _note_apart(self, request: Request) -> None:
-        """Let no stream wait for a request in another queue while any request there may wait for a held one."""
-        if request.event is not None and (self._held or self._waited):
+        """Let no stream wait for a part of a world's call, or for what may wait for a held request in another queue.
+
+        A part waits for other processes, and these perhaps for what the stream would do later.
+        """
+        if request.event is not None and (request.gang is not None or self._held or self._waited):
             self._held.add(request.event)
 
     def _set_apart(self, request: Request) -> None:

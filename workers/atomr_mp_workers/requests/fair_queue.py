@@ -35,11 +35,15 @@ class FairQueue(Generic[T]):
     Args:
         weigh: Returns an owner's weight, above 0. Between two owners with waiting items, one of twice the weight gets
             twice as much. Called when an owner comes.
+        may_pass: Returns whether an item, once it is ready, passes those before it while the first of these is not
+            ready. It returns the same for an item each time. None: no item does.
     """
 
-    __slots__ = ("_count", "_owner", "_weigh", "levels", "plain")
+    __slots__ = ("_count", "_may_pass", "_owner", "_passing", "_weigh", "levels", "plain")
 
-    def __init__(self, weigh: Callable[[Hashable], float] = equally) -> None:
+    def __init__(
+        self, weigh: Callable[[Hashable], float] = equally, may_pass: Callable[[T], bool] | None = None
+    ) -> None:
         self.plain: deque[T] = deque()
         """All items, while they belong to one owner and have priority 0."""
         self._owner: Hashable = None
@@ -49,12 +53,17 @@ class FairQueue(Generic[T]):
         self._count = 0
         """Number of items in the levels."""
         self._weigh = weigh
+        self._may_pass = may_pass
+        self._passing = 0
+        """Number of items that may pass others."""
 
     def __len__(self) -> int:
         return len(self.plain) or self._count
 
     def add(self, item: T, owner: Hashable, priority: int = 0) -> None:
         """Let an item wait."""
+        if self._may_pass is not None and self._may_pass(item):
+            self._passing += 1
         if not self.levels:
             if priority == 0 and (owner is self._owner or not self.plain or owner == self._owner):
                 self._owner = owner
@@ -76,7 +85,7 @@ class FairQueue(Generic[T]):
             IndexError: The queue is empty.
         """
         if not self.levels:
-            return self.plain.popleft()
+            return self._gone(self.plain.popleft())
         priority = max(self.levels)
         line = self.levels[priority].first(_any)
         assert line is not None  # a level has items
@@ -84,10 +93,13 @@ class FairQueue(Generic[T]):
 
     def take(self, is_ready: Callable[[T], bool]) -> T | None:
         """Return the next item that is ready, None if there is none; an owner that has to wait holds up no other."""
+        may_pass = self._may_pass if self._passing else None
         if not self.levels:
-            return self.plain.popleft() if self.plain and is_ready(self.plain[0]) else None
+            return (
+                self._gone(self.plain.popleft()) if self.plain and _has_ready(self.plain, is_ready, may_pass) else None
+            )
         for priority in sorted(self.levels, reverse=True):
-            line = self.levels[priority].first(is_ready)
+            line = self.levels[priority].first(is_ready, may_pass)
             if line is not None:
                 return self._next(priority, line)
         return None
@@ -100,6 +112,14 @@ class FairQueue(Generic[T]):
             for line in level.lines.values():
                 if line.items:
                     yield line.items[0]
+
+    def candidates(self) -> Iterator[T]:
+        """Yield the items that may be next: the first of each owner and priority, and those that may pass others."""
+        yield from self.heads()
+        if self._passing and self._may_pass is not None:
+            lines = [self.plain, *[line.items for level in self.levels.values() for line in level.lines.values()]]
+            for line in lines:
+                yield from filter(self._may_pass, itertools.islice(line, 1, None))
 
     def charge(self, owner: Hashable, cost: int) -> None:
         """Charge an owner; the others come first until they have had as much, each for its weight.
@@ -143,7 +163,13 @@ class FairQueue(Generic[T]):
         self._count -= 1
         if not level.count:
             del self.levels[priority]
-        return line.items.popleft()
+        return self._gone(line.items.popleft())
+
+    def _gone(self, item: T) -> T:
+        """Take in that an item leaves, and return it."""
+        if self._passing and self._may_pass is not None and self._may_pass(item):
+            self._passing -= 1
+        return item
 
 
 class _Account:
@@ -227,7 +253,7 @@ class _Level(Generic[T]):
             party.latest = account.had = max(party.latest, account.had)
         line.turn = next(self._numbers)
 
-    def first(self, is_ready: Callable[[T], bool]) -> _Line[T] | None:
+    def first(self, is_ready: Callable[[T], bool], may_pass: Callable[[T], bool] | None = None) -> _Line[T] | None:
         """Return the first line whose next item is ready, None if no line has one."""
         heap = self._heap
         passed: list[tuple[float, float, int, _Line[T]]] = []
@@ -237,7 +263,7 @@ class _Level(Generic[T]):
             account = line.account
             if line.turn > turn or account.had > own or account.party.had > had:
                 heapreplace(heap, (account.party.had, account.had, line.turn, line))
-            elif line.items and is_ready(line.items[0]):
+            elif line.items and _has_ready(line.items, is_ready, may_pass):
                 found = line
                 break
             elif line.items or passed:
@@ -271,6 +297,20 @@ class _Level(Generic[T]):
             party.lines -= 1
             if not party.lines:
                 del self._groups[party.name]
+
+
+def _has_ready(items: deque[T], is_ready: Callable[[T], bool], may_pass: Callable[[T], bool] | None) -> bool:
+    """Return whether the first item of a line is ready; if it is not, one that is and may pass becomes the first."""
+    if is_ready(items[0]):
+        return True
+    if may_pass is None:
+        return False
+    found = next((at for at, each in enumerate(items) if at and may_pass(each) and is_ready(each)), 0)
+    if found:
+        item = items[found]
+        del items[found]
+        items.appendleft(item)
+    return bool(found)
 
 
 def _any(_item: object) -> bool:

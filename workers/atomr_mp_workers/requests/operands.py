@@ -15,12 +15,14 @@ def borrow(request: Request, arguments: tuple[Any, ...], arrays: list[DeviceArra
     """Find out which memory a request uses, and what uses it now."""
     if len(arrays) == 1 and request.method.reads:  # a shortcut to the same result as below
         block = arrays[0].block
+        request.is_lent = block.foreign
         request.borrows = ((block, False),)
         request.after = block.borrows.before(write=False)
         if request.after or block.borrows.content is not None or block.borrows.open_writers:
             _read(request, arguments, arrays)
         return
     blocks = dict.fromkeys([array.block for array in arrays], False)
+    request.is_lent = any(block.foreign for block in blocks)
     written = request.method.written(arguments)
     for array in written:
         if array.block.foreign:

@@ -180,6 +180,8 @@ class Request(Run):
     """The memory that it uses, and whether it writes it."""
     after: Sequence[Event] = ()
     """Events of earlier uses of that memory, which have to end first."""
+    is_lent = False
+    """Whether it uses memory of other devices, so that writers there wait for it."""
     writes: Sequence[DeviceArray] = ()
     order = 0
     """Its place in the order of borrows, if it writes, or reads memory that may turn out to be undefined."""
@@ -305,6 +307,14 @@ class TaskCell:
 
     def __init__(self, run: Run) -> None:
         self.run: Run | None = run
+
+
+def passes(request: Request) -> bool:
+    """Return whether a request does not wait behind those of its session that wait for memory in use.
+
+    Writers on other devices wait for one that uses memory there, and what it would wait for may wait for them.
+    """
+    return request.is_lent
 
 
 in_task: Final[contextvars.ContextVar[TaskCell | None]] = contextvars.ContextVar("in_task", default=None)

@@ -24,7 +24,7 @@ from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice, resu
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import WEIGHT
 from atomr_mp_workers.requests.raised import explain
-from atomr_mp_workers.requests.request import Request, Run
+from atomr_mp_workers.requests.request import Request, Run, passes
 from atomr_mp_workers.timeline import SharedRun
 
 MOST_AHEAD: Final = 2
@@ -146,7 +146,7 @@ class BatchedMethod:
         self._store = store
         self._board = board
         self.limits: Final = BatchLimits(options.max_items, options.max_bytes, int(options.max_wait_s * 1e9))
-        self._forming: BatchFormer[Request] = BatchFormer(self.limits, _is_over, self._is_ready, WEIGHT, _split)
+        self._forming: BatchFormer[Request] = BatchFormer(self.limits, _is_over, self._is_ready, WEIGHT, _split, passes)
 
     def __len__(self) -> int:
         return len(self._forming)

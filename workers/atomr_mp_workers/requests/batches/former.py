@@ -47,6 +47,7 @@ class BatchFormer(Generic[T]):
         is_ready: Whether an item can be in a batch now; if not, it and its owner's later items wait for another batch.
         weigh: Returns an owner's weight, see `FairQueue`.
         split: Splits an item that counts for several after so many; None if all items count for one.
+        may_pass: Returns whether an item does not wait behind items of its owner that are not ready, see `FairQueue`.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class BatchFormer(Generic[T]):
         is_ready: Callable[[T], bool],
         weigh: Callable[[Hashable], float] = equally,
         split: Callable[[T, int], tuple[T, T]] | None = None,
+        may_pass: Callable[[T], bool] = lambda _item: False,
     ) -> None:
         self._limits = limits
         self._is_gone = is_gone
         self._is_ready = is_ready
         self._split = split
         self._weigh = weigh
+        self._may_pass = may_pass
         self._kinds: dict[Hashable, _Kind[T]] = {}
         """Kinds by key; the key of the latest batch is last."""
         self._count = 0
@@ -93,7 +96,7 @@ class BatchFormer(Generic[T]):
         """
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = _Kind(FairQueue(self._weigh))
+            kind = self._kinds[key] = _Kind(FairQueue(self._weigh, lambda each: self._may_pass(each.item)))
         kind.line.add(Waiting(item, owner, priority, nbytes, items, now_ns), owner, priority)
         kind.nbytes += nbytes
         kind.items += items
@@ -133,7 +136,7 @@ class BatchFormer(Generic[T]):
         dues = [
             due_ns
             for kind in self._kinds.values()
-            if (due_ns := self._due_ns(kind, full=full)) > now_ns or any(map(self._is_movable, kind.line.heads()))
+            if (due_ns := self._due_ns(kind, full=full)) > now_ns or any(map(self._is_movable, kind.line.candidates()))
         ]
         due_ns = min(dues, default=NEVER_NS)
         return None if due_ns == NEVER_NS else due_ns

@@ -10,7 +10,7 @@ from atomr_mp import errors
 from atomr_mp_workers.requests.fair_queue import FairQueue
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.peers import WEIGHT, Peer
-from atomr_mp_workers.requests.request import Request, Run
+from atomr_mp_workers.requests.request import Request, Run, passes
 
 
 class WaitingBatches(Protocol):
@@ -58,7 +58,7 @@ class ActorRunner(ABC):
 
     def __init__(self, count: int, waiting: WaitingRequests | None = None) -> None:
         self.count: Final = count
-        self.waiting: Final[WaitingRequests] = waiting if waiting is not None else FairQueue[Request](WEIGHT)
+        self.waiting: Final[WaitingRequests] = waiting if waiting is not None else FairQueue(WEIGHT, passes)
         """Requests that have not started, and streams that go on; the next one starts when there is room."""
         self.ahead = 0
         """Number of runs that it was given and that have not come back."""

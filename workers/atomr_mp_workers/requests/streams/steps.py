@@ -23,7 +23,7 @@ from atomr_mp_workers.requests.kinds.stream_life import StreamEvent
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import WEIGHT
 from atomr_mp_workers.requests.raised import unsendable
-from atomr_mp_workers.requests.request import Request, Run, encode
+from atomr_mp_workers.requests.request import Request, Run, encode, passes
 from atomr_mp_workers.requests.streams.open_streams import OpenStreams
 
 HELD_PARTS: Final = 1024
@@ -146,7 +146,7 @@ class SteppedMethod:
         self._max_items = max_items
         self._envelope = envelope
         self._store = store
-        self._waiting: FairQueue[StreamRequest] = FairQueue(WEIGHT)
+        self._waiting: FairQueue[StreamRequest] = FairQueue(WEIGHT, passes)
         self._live: dict[int, LiveStream[Any, Any]] = {}
         self._streams: dict[int, StreamRequest] = {}
         """Live streams by the method's ids."""
@@ -158,7 +158,11 @@ class SteppedMethod:
         """Return whether a step has something to do: 0 if not, or if one is under way."""
         if self._stepping:
             return 0
-        if self._waiting and len(self._live) < self._max_items and any(map(operands.is_free, self._waiting.heads())):
+        if (
+            self._waiting
+            and len(self._live) < self._max_items
+            and any(map(operands.is_free, self._waiting.candidates()))
+        ):
             return 1
         if self.streams.is_paused:
             return 0
