@@ -105,17 +105,8 @@ class PoolCollector:
         with self._lock:
             status = self._ask()
             self._told = status or self._told
-        yield GaugeMetricFamily("atomr_mp_supervisor_up", "0 while the supervisor does not answer", status is not None)
-        if status is None:  # the rest would be out of date
-            yield from [] if self._told is None else [info_metric(self._told)]
-            return
-        yield from pool_metrics(status)
-        yield from world_metrics(status.worlds)
-        yield from remote_metrics(status.remote)
-        yield from device_metrics(status.workers)
-        yield from batch_metrics(status.workers)
-        if status.backend == "cuda":
-            yield from gpu_metrics(status.workers, self._driver.usage())
+            told = self._told
+        yield from all_metrics(status, told, self._driver)
 
     def _ask(self) -> Status | None:
         """Return the pool's status; None if the supervisor does not answer. Blocks for a few seconds at most."""
@@ -137,6 +128,27 @@ class PoolCollector:
         observer, self._observer = self._observer, None
         if observer is not None:
             observer.close()
+
+
+def all_metrics(status: Status | None, told: Status | None, driver: Driver) -> Iterator[Metric]:
+    """Yield all metrics of a pool: here, and among those of `atomr-mp serve`.
+
+    Args:
+        status: Its status; None if its supervisor does not answer.
+        told: Its supervisor's latest answer, if there was one, which tells what runs meanwhile.
+        driver: Tells how the GPUs are used; asked if there are any.
+    """
+    yield GaugeMetricFamily("atomr_mp_supervisor_up", "0 while the supervisor does not answer", status is not None)
+    if status is None:  # the rest would be out of date
+        yield from [] if told is None else [info_metric(told)]
+        return
+    yield from pool_metrics(status)
+    yield from world_metrics(status.worlds)
+    yield from remote_metrics(status.remote)
+    yield from device_metrics(status.workers)
+    yield from batch_metrics(status.workers)
+    if status.backend == "cuda":
+        yield from gpu_metrics(status.workers, driver.usage())
 
 
 def info_metric(status: Status) -> Metric:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qs
 
 from atomr_mp import errors
+from atomr_mp.process.gpus.driver import Driver
 from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.serve import metrics, openapi, pages, trace
@@ -98,6 +99,7 @@ class Application:
         self.counters: Final = counters or Counters()
         self._budget: Final = Budget(limits.buffered_bytes)
         self._figures: Final = PoolFigures(source)
+        self._driver: Final = Driver()
         self.health: Final = PoolHealth(source, self._figures)
         self._streams: Final = OpenHttpStreams(limits.streams)
         self._observer: Final = Observer(source, self.counters, sample or SharedSample())
@@ -289,7 +291,8 @@ class Application:
 
     async def _metrics(self, exchange: Exchange) -> None:
         accept, status = exchange.headers.get(b"accept", b"").decode("latin-1"), await self._figures.status()
-        kind, body = await asyncio.to_thread(metrics.exposition, self.counters, status, accept)
+        told = metrics.PoolTold(status, self._figures.latest, self._driver)
+        kind, body = await asyncio.to_thread(metrics.exposition, self.counters, told, accept)
         await exchange.answer(200, body, (b"content-type", kind.encode()))
 
     async def _openapi(self, exchange: Exchange) -> None:

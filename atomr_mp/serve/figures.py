@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 from typing import Final
 
@@ -33,6 +34,16 @@ class PoolFigures:
         self._asked_s = 0.0
         self._told: asyncio.Future[Status | None] | None = None
         """The answer to the last question."""
+        self._latest: tuple[Pool, Status] | None = None
+        source.listeners.append(self._joined)
+
+    @property
+    def latest(self) -> Status | None:
+        """The latest answer of the pool's supervisor, also while it does not answer; None once the pool is lost."""
+        pool, status = self._latest or (None, None)
+        with contextlib.suppress(errors.AtomrError):
+            return status if pool is not None and pool is self._source.pool and pool.lost is None else None
+        return None
 
     async def status(self) -> Status | None:
         """Return the pool's status, `FRESH_S` old at most; None if there is no pool, or its supervisor does not answer.
@@ -48,8 +59,7 @@ class PoolFigures:
         now_s = asyncio.get_running_loop().time()
         told = self._told
         if told is None or pool is not self._pool or (told.done() and not self._is_fresh(told, now_s)):
-            told = self._told = self._ask(pool)
-            self._pool, self._asked_s = pool, now_s
+            told = self._ask(pool, now_s)
         left_s = self._asked_s + ASK_S - now_s
         if left_s > 0 and not told.done():
             await asyncio.wait({told}, timeout=left_s)
@@ -58,13 +68,23 @@ class PoolFigures:
     def _is_fresh(self, told: asyncio.Future[Status | None], now_s: float) -> bool:
         return told.result() is not None and now_s - self._asked_s < FRESH_S
 
-    def _ask(self, pool: Pool) -> asyncio.Future[Status | None]:
+    def _joined(self, pool: Pool) -> None:
+        """Ask at once, so that something is known if the supervisor stops before anybody asks."""
+        self._ask(pool, asyncio.get_running_loop().time())
+
+    def _ask(self, pool: Pool, now_s: float) -> asyncio.Future[Status | None]:
         loop = asyncio.get_running_loop()
         told: asyncio.Future[Status | None] = loop.create_future()
+        told.add_done_callback(functools.partial(self._note, pool))
+        self._told, self._pool, self._asked_s = told, pool, now_s
         # A thread of its own: a stopped supervisor blocks it for long. The loop's own threads are few, and waited for
         # at the end.
         threading.Thread(target=_ask, args=(pool, loop, told), name="pool figures", daemon=True).start()
         return told
+
+    def _note(self, pool: Pool, told: asyncio.Future[Status | None]) -> None:
+        if (status := told.result()) is not None:
+            self._latest = pool, status
 
 
 def _ask(pool: Pool, loop: asyncio.AbstractEventLoop, told: asyncio.Future[Status | None]) -> None:

@@ -10,16 +10,16 @@ import itertools
 import mmap
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from atomr_mp.process.gpus.driver import Driver
+from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.protocol.own_time import OwnTime
 from atomr_mp.serve import method_figures
 from atomr_mp.serve.method_figures import OTHER, MethodFigures
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
-
-    from atomr_mp.protocol.messages.operators import Status
 
 ROUTES: Final = ("call", "openai", "health", "metrics", "watch", "page", "other")
 
@@ -142,29 +142,40 @@ class Heartbeats:
         return now_s - since_s
 
 
-def exposition(counters: Counters, status: Status | None, accept: str = "") -> tuple[str, bytes]:
-    """Return the content type and the text of all metrics: the front ends', and the pool's if there is a status of it.
+class PoolTold(NamedTuple):
+    """What is known of the pool."""
+
+    status: Status | None
+    """Its status; None if its supervisor does not answer."""
+    latest: Status | None
+    """The latest answer of a supervisor that has not ended."""
+    driver: Driver
+    """Tells how its GPUs are used."""
+
+
+def exposition(counters: Counters, told: PoolTold, accept: str = "") -> tuple[str, bytes]:
+    """Return the content type and the text of all metrics: the front ends', and the pool's as far as they are known.
 
     Args:
         counters: The front ends'.
-        status: The pool's; None if it does not answer.
+        told: What is known of the pool.
         accept: The header `Accept` of who asks: OpenMetrics for those who name it, else Prometheus's text format.
     """
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
 
     registry = CollectorRegistry()
-    registry.register(_Collector(counters, status))
+    registry.register(_Collector(counters, told))
     encode, content_type = choose_encoder(accept)
     return content_type, encode(registry)
 
 
 class _Collector:
-    """Makes metrics of the counters and of the pool's status."""
+    """Makes the front ends' metrics and the pool's."""
 
-    def __init__(self, counters: Counters, status: Status | None) -> None:
+    def __init__(self, counters: Counters, told: PoolTold) -> None:
         self._counters = counters
-        self._status = status
+        self._told = told
 
     def describe(self) -> list[Metric]:
         """Return nothing: the registry must not ask the pool."""
@@ -172,9 +183,10 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics."""
-        yield from _front_end_metrics(self._counters, is_pool_up=self._status is not None)
-        if self._status is not None:
-            yield from _pool_metrics(self._status)
+        from atomr_mp.helpers.metrics_server import all_metrics
+
+        yield from _front_end_metrics(self._counters, is_pool_up=self._told.status is not None)
+        yield from all_metrics(*self._told)
 
 
 def _front_end_metrics(counters: Counters, *, is_pool_up: bool) -> Iterable[Metric]:
@@ -227,15 +239,6 @@ def _front_end_metrics(counters: Counters, *, is_pool_up: bool) -> Iterable[Metr
         CounterMetricFamily("atomr_mp_http_front_end_starts", "Front-end processes", counters.total(STARTS)),
         GaugeMetricFamily("atomr_mp_http_pool_up", "1 if the pool's supervisor answers", is_pool_up),
     ]
-
-
-def _pool_metrics(status: Status) -> Iterator[Metric]:
-    """Yield the pool's metrics, as `atomr-mp metrics` serves them."""
-    from atomr_mp.helpers import metrics_server
-
-    yield from metrics_server.pool_metrics(status)
-    yield from metrics_server.device_metrics(status.workers)
-    yield from metrics_server.batch_metrics(status.workers)
 
 
 def _buckets(latencies: Sequence[int]) -> list[tuple[str, float]]:

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import atomr_mp
 from tests.serving import Server
-from tests.support import ACTORS, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, free_port, settled
 
 pytest.importorskip("httptools")
+prometheus: Any = pytest.importorskip("prometheus_client.parser").text_string_to_metric_families
 parser: Any = pytest.importorskip("prometheus_client.openmetrics.parser")
 
 PROGRAMS = ACTORS.parent / "programs"
@@ -83,6 +88,43 @@ def test_a_request_that_its_connection_refuses_counts_as_what_it_was_answered(mo
             assert f"HTTP/1.1 {status}".encode() in answer
             counted = f'atomr_mp_http_requests_total{{route="call",status="{status}"}} 1.0'
             assert settled(lambda counted=counted: counted in own.ask("GET", "/metrics").body.decode())  # type: ignore[misc]
+
+
+def pool_names(text: str) -> set[str]:
+    """Return the names of a pool's metrics that have samples."""
+    families = parser.text_string_to_metric_families if text.endswith("# EOF\n") else prometheus
+    names = {sample.name for family in families(text) for sample in family.samples}
+    return {name for name in names if not name.startswith("atomr_mp_http_") and not name.endswith("_created")}
+
+
+def test_the_server_has_all_that_the_pools_own_address_has() -> None:
+    """With a world and remote clients; and once the supervisor stands still, both still name the pool."""
+    port = free_port()
+    keys = ("--set", "insecure=true", "--set", f"listen=tcp://127.0.0.1:{free_port()}")
+    options = ("--gpus", "2", "--world", "tp=0,1", "--set", f"metrics=127.0.0.1:{port}", *keys)
+
+    def own() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=DEADLINE_S) as answer:
+            return str(answer.read().decode())
+
+    with Ledger() as ledger, Server(ledger, *options, actor=f"{ACTORS}/worldly.py:Worldly") as server:
+        assert {"atomr_mp_world_ready", "atomr_mp_relay_listening", "atomr_mp_supervisor_up"} <= pool_names(own())
+
+        def served() -> str:
+            return server.ask("GET", "/metrics").body.decode()
+
+        assert settled(lambda: pool_names(served()) == pool_names(own())), pool_names(served()) ^ pool_names(own())
+        with atomr_mp.connect(run_dir=ledger.run_dir("run")) as pool:
+            supervisor = pool.supervisor_pid
+        os.kill(supervisor, signal.SIGSTOP)
+        try:
+            left = {"atomr_mp_supervisor_up", "atomr_mp_info"}
+            assert settled(lambda: pool_names(served()) == left), pool_names(served())
+            assert pool_names(own()) == left
+            assert "atomr_mp_supervisor_up 0.0" in served()
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+        assert settled(lambda: "atomr_mp_supervisor_up 1.0" in served())
 
 
 def test_every_metric_of_the_front_ends_is_described(server: Server) -> None:

@@ -15,11 +15,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
 from atomr_mp.helpers import metrics_server
+from atomr_mp.process.gpus.driver import Driver
 from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter
 from atomr_mp.protocol.messages.operators import BatchStatus
 from atomr_mp.serve import method_figures
 from atomr_mp.serve.method_figures import CALL, DEVICE_CALL, FIRST_PART, PARTS, MethodFigures
-from atomr_mp.serve.metrics import Counters, exposition, shared_bytes
+from atomr_mp.serve.metrics import Counters, PoolTold, exposition, shared_bytes
 
 SLOTS = 2
 
@@ -135,7 +136,7 @@ def test_both_forms_can_be_parsed(accept: str) -> None:
     counters.methods.took(DEVICE_CALL, "Odd.name", "3", 10**6)
     counters.methods.took(FIRST_PART, "Odd.name", "", 10**6)
     counters.methods.count(PARTS, "Odd.name", 3)
-    kind, body = exposition(counters, None, accept)
+    kind, body = exposition(counters, PoolTold(None, None, Driver()), accept)
     is_open = "openmetrics" in accept
     assert kind.startswith("application/openmetrics-text" if is_open else "text/plain")
     assert body.endswith(b"# EOF\n") == is_open
