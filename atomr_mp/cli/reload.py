@@ -9,6 +9,7 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, add_timeout, counted, observe, open_pool
+from atomr_mp.cli.worlds import tell_held
 
 TIMEOUT_S: Final = 1800.0
 """Long, since each device in turn may take as long as a restart."""
@@ -42,8 +43,10 @@ def run(options: argparse.Namespace) -> int:
             raise errors.DeadlineExceeded(
                 f"the reload is not done within {options.timeout:g} s; it goes on, see `atomr-mp events`"
             ) from error
-    took_s = time.monotonic() - begun
-    sys.stdout.write(f"{counted(count, 'device')} reloaded, after {took_s:.1f} s\n")
-    if pending:
-        sys.stdout.write(f"a restart of the pool is needed for: {', '.join(pending)}\n")
+        took_s = time.monotonic() - begun
+        sys.stdout.write(f"{counted(count, 'device')} reloaded, after {took_s:.1f} s\n")
+        if pending:
+            sys.stdout.write(f"a restart of the pool is needed for: {', '.join(pending)}\n")
+        sys.stdout.flush()
+        tell_held(observer, range(count))
     return 0

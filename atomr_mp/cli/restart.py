@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, add_timeout, observe, open_pool, whole
+from atomr_mp.cli.worlds import tell_held
 from atomr_mp.protocol.codec import MAX_DEVICES
 
 if TYPE_CHECKING:
@@ -45,10 +46,12 @@ def run(options: argparse.Namespace) -> int:
             raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(devices)}")
         observer.restart(device)
         info = _wait_ready(observer, device, begun + options.timeout)
-    took_ms = (time.monotonic() - begun) * 1000
-    sys.stdout.write(
-        f"device {device} is ready: generation {info.generation}, pid {info.pid}, after {took_ms:.0f} ms\n"
-    )
+        took_ms = (time.monotonic() - begun) * 1000
+        sys.stdout.write(
+            f"device {device} is ready: generation {info.generation}, pid {info.pid}, after {took_ms:.0f} ms\n"
+        )
+        sys.stdout.flush()
+        tell_held(observer, {device})
     return 0
 
 

@@ -26,6 +26,7 @@ from atomr_mp.cli.common import (
     size,
     whole,
 )
+from atomr_mp.cli.worlds import world_line
 from atomr_mp.operator.pool_status import (
     DEGRADED,
     DOWN,
@@ -34,6 +35,7 @@ from atomr_mp.operator.pool_status import (
     UNREACHABLE,
     DeviceStatus,
     PoolStatus,
+    WorldStatus,
     status_of,
 )
 from atomr_mp.protocol.words import place_of, these_devices
@@ -95,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(f"{msgspec.json.encode(shown).decode()}\n")
     else:
-        _print(msgspec.to_builtins(shown))
+        _print(shown)
     return EXIT[shown.state]
 
 
@@ -110,14 +112,6 @@ def _chosen(devices: Sequence[DeviceStatus], wanted: Sequence[int]) -> list[Devi
         if index not in there:
             raise errors.InvalidRequest(f"there is no device {index}; this pool has {these_devices(there)}")
     return [device for device in devices if device.index in wanted]
-
-
-def _world_line(world: dict[str, Any]) -> str:
-    """Return the line about a world."""
-    of = f"{', '.join(world['actors'])} on {these_devices(world['devices'])}"
-    why = f": {world['reason']}" if world["reason"] else ""
-    waits = f"; {world['waits']}" if world["waits"] else ""
-    return f"world {world['name']} ({of}) is {world['state']}, epoch {world['epoch']}{why}{waits}"
 
 
 def _link_lines(links: list[dict[str, Any]]) -> Iterator[str]:
@@ -163,13 +157,13 @@ def _path(options: argparse.Namespace) -> str | None:
         return None
 
 
-def _print(shown: dict[str, Any]) -> None:
+def _print(shown: PoolStatus) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
     # Written here, since rich would end the process when nobody reads any more.
     with console.capture() as capture:
-        _render(shown, console)
+        _render(msgspec.to_builtins(shown), shown.worlds, console)
     sys.stdout.write(capture.get())
 
 
@@ -180,7 +174,7 @@ _KERNELS: Final = {
 """What is shown of `kernels` where it is not the default."""
 
 
-def _render(shown: dict[str, Any], console: Console) -> None:
+def _render(shown: dict[str, Any], worlds: Sequence[WorldStatus], console: Console) -> None:
     from rich.markup import escape
 
     colour = {HEALTHY: "green", DEGRADED: "yellow", DOWN: "red", UNREACHABLE: "red"}[shown["state"]]
@@ -201,8 +195,8 @@ def _render(shown: dict[str, Any], console: Console) -> None:
             console.print(f"{title(device)}{escape(line)}")
     for line in (*_KERNELS.get(shown["kernels"], ()), *_link_lines(shown["gpu_links"])):
         console.print(line, highlight=False, markup=False)
-    for world in shown["worlds"]:
-        console.print(_world_line(world), highlight=False, markup=False)
+    for world in worlds:
+        console.print(world_line(world), highlight=False, markup=False)
     if shown["remote"] is not None:
         for line in _remote_lines(shown["remote"]):
             console.print(line, highlight=False, markup=False)

@@ -112,9 +112,9 @@ def _world(world: WorldStatus, closed: AbstractSet[int] = frozenset()) -> list[F
         closed: Devices that refuse calls.
     """
     if world.state is not WorldState.READY:
-        why = f": {world.reason}" if world.reason else ""
+        why = "; ".join(filter(None, (world.reason, world.waits)))
         calls = "its calls wait" if closed.isdisjoint(world.devices) else "its calls are refused at once"
-        what = f"the world {world.name} is {world.state}, so {calls}{why}"
+        what = f"the world {world.name} is {world.state}, so {calls}{why and f': {why}'}"
         state = State.UNWELL if world.state in _UNWELL else State.OK
         return [Finding(state, "world", what, _REMEDIES.get(world.state, ""))]
     if not world.waits:

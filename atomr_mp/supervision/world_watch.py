@@ -173,6 +173,11 @@ def held_by(holders: Sequence[HoldingRequest], count: int, for_s: float) -> str:
     return f"the planned end has waited {for_s:.1f} s for {'; '.join(named)}{more}"
 
 
+def left_behind(ranks: Sequence[int], for_s: float) -> str:
+    """Return a sentence on a planned end that waits for members to leave, "" without any."""
+    return f"the planned end has waited {for_s:.1f} s for {_ranks(ranks)} to leave" if ranks else ""
+
+
 def _waits(member: MemberReading, met: int, members: Sequence[MemberReading]) -> bool:
     """Return whether a member waits in a collective that not all have met."""
     runs = member.begun > member.ended and not member.damage

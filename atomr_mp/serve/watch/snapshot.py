@@ -69,7 +69,7 @@ def _world(world: WorldStatus) -> dict[str, Any]:
         "state": world.state.value,
         "epoch": world.epoch,
         "calls": world.published,
-        "note": (world.reason or world.waits)[:MOST_TEXT],
+        "note": "; ".join(filter(None, (world.reason, world.waits)))[:MOST_TEXT],
         "members": [each.doing[:MOST_TEXT] for each in world.members],
     }
 

@@ -43,11 +43,12 @@ from atomr_mp.supervision.world_members import (
     WorldMembers,
     WorldOrder,
 )
-from atomr_mp.supervision.world_watch import HoldingRequest, WorldWatch, held_by, read_member, read_published
+from atomr_mp.supervision.world_watch import WatchedWorld, WorldWatch, read_member, read_published
 from atomr_mp.supervisor.device.listener import WorldMessage
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import WorldPlan
 from atomr_mp.supervisor.worlds.files import ProcessFiles, StopFile
+from atomr_mp.supervisor.worlds.holding import WorldHolding
 from atomr_mp.supervisor.worlds.processes import WorldProcesses
 from atomr_mp.transport.descriptors import Descriptor
 
@@ -76,9 +77,6 @@ LEAVE_S: Final = 10.0
 
 REASON_CHARS: Final = 300
 """Longest text of a cause that a device or a worker gives."""
-
-_CLOSES: Final = frozenset({WorldState.CLOSING, WorldState.ENDING})
-"""States in which a planned end waits for what runs."""
 
 _GOES_ON: Final = frozenset({WorldState.FORMING, WorldState.READY, WorldState.CLOSING, WorldState.ENDING})
 """States in which members may still find their epoch broken."""
@@ -121,7 +119,6 @@ class WorldKeeper:
         self._tell = tell
         self._note = note
         self._freed = freed
-        self._client_of = client_of
         self._members = WorldMembers(len(plan.devices), mailboxes=plan.mailboxes)
         self._stop: StopFile | None = StopFile(plan.name)
         """None once the world was freed."""
@@ -144,12 +141,9 @@ class WorldKeeper:
         self._join_s: Final = NCCL_JOIN_S if plan.engine == "nccl" else JOIN_S
         self._told: WorldInfo | None = None
         self._watch: Final = WorldWatch()
-        self._held: control.EpochHeld | None = None
-        """The requests that hold the planned end of an epoch."""
-        self._closes_since_s = 0.0
-        """When the latest planned end has begun, by the monotonic clock."""
-        self._noted_held = 0
-        """The latest epoch with an event on its holders."""
+        self._watched = ""
+        """What the latest look has found that members wait for."""
+        self._holding: Final = WorldHolding(plan, processes, note, client_of)
 
     # --- what others ask -------------------------------------------------------------------------------------------
 
@@ -189,43 +183,31 @@ class WorldKeeper:
     def progress(self, now_s: float) -> operators.WorldProgress:
         """Look at the members' pages, and return where they are; `now_s` is by the monotonic clock."""
         members = self._members
-        files = [self._files.get(each) for each in members.members]
-        if members.state not in _GOES_ON or not files or files[0] is None:
-            return operators.WorldProgress()
-        found = self._watch.look(
-            members.epoch,
-            read_published(files[0].ring_header(), members.epoch),
-            [None if each is None else read_member(each.lines(), members.epoch) for each in files],
+        found = self._look(now_s) if members.state in _GOES_ON else None
+        self._watched = "" if found is None else found.waits
+        waits = self._holding.sentence(members.state, members.epoch, members.inside, now_s, self._watched)
+        if found is None:
+            return operators.WorldProgress(waits=waits)
+        shown = [operators.WorldMemberProgress(each.begun, each.ended, doing) for each, doing in found.members]
+        return operators.WorldProgress(found.published, shown, waits)
+
+    def _look(self, now_s: float) -> WatchedWorld | None:
+        """Return where the members are, None if there are no pages of them."""
+        epoch = self._members.epoch
+        files = [self._files.get(each) for each in self._members.members]
+        if not files or files[0] is None:
+            return None
+        return self._watch.look(
+            epoch,
+            read_published(files[0].ring_header(), epoch),
+            [None if each is None else read_member(each.lines(), epoch) for each in files],
             now_s,
-        )
-        return operators.WorldProgress(
-            found.published,
-            [operators.WorldMemberProgress(each.begun, each.ended, doing) for each, doing in found.members],
-            self._held_by(now_s) or found.waits,
         )
 
     def note_held(self, now_s: float) -> None:
-        """Write an event, once, of who holds a planned end for as long as the time between two looks."""
-        epoch = self._members.epoch
-        if now_s < self._closes_since_s + LOOK_S or epoch == self._noted_held or not (text := self._held_by(now_s)):
-            return
-        self._noted_held = epoch
-        assert self._held is not None
-        first = self._held.holders[0]
-        facts: dict[str, Scalar] = {"world": self.plan.name, "epoch": epoch, "method": first.method}
-        facts["client"] = self._client_of(first.session)
-        self._note("world_held", f"world {self.plan.name}: {text}", facts)
-
-    def _held_by(self, now_s: float) -> str:
-        """Return a sentence on the requests that hold a planned end, "" if none does."""
-        held = self._held
-        if held is None or not held.holders or held.epoch != self._members.epoch or self._members.state not in _CLOSES:
-            return ""
-        holders = [
-            HoldingRequest(each.method, self._client_of(each.session), max(0.0, now_s - each.since_ns / 1e9))
-            for each in held.holders
-        ]
-        return held_by(holders, held.count, now_s - self._closes_since_s)
+        """Write an event, once, of what holds the world that is not ready."""
+        members = self._members
+        self._holding.note(members.state, members.epoch, members.inside, now_s, self._watched)
 
     @property
     def descriptors(self) -> list[int]:
@@ -352,7 +334,7 @@ class WorldKeeper:
             case control.EpochLeft():
                 self._take(self._members.left(rank, generation, message.epoch, message.reason))
             case control.EpochHeld() if rank == 0:
-                self._held = message
+                self._holding.heard(message)
             case control.EpochBroken():
                 if message.rank >= len(self.plan.devices) or (message.late and message.rank < 0):
                     raise errors.ProtocolError(f"world {self.plan.name} has no rank {message.rank}")
@@ -441,6 +423,7 @@ class WorldKeeper:
                 self._freed()
 
     def _form(self, epoch: int, members: tuple[WorldMember, ...]) -> None:
+        self._holding.asked(time.monotonic())
         join = control.JoinEpoch(self.plan.number, epoch, [each.incarnation for each in members])
         for member in members:
             for other in members:
@@ -452,7 +435,7 @@ class WorldKeeper:
         self._set_timer(self._join_s, "joined", functools.partial(self._members.join_late, epoch))
 
     def _finish(self, epoch: int, members: tuple[WorldMember, ...]) -> None:
-        self._closes_since_s = time.monotonic()
+        self._holding.asked(time.monotonic())
         for member in members:
             self._tell_member(member, control.CloseEpoch(self.plan.number, epoch))
         if self._members.state is WorldState.CLOSING or self.plan.session:
@@ -465,6 +448,7 @@ class WorldKeeper:
         self._note("world_closing", text, facts)
 
     def _leave(self, epoch: int, members: tuple[WorldMember, ...]) -> None:
+        self._holding.asked(time.monotonic())
         cause = self._members.cause
         rank = -1 if cause.rank is None else cause.rank
         for member in members:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from atomr_mp import errors
-from atomr_mp.process.scheduling import is_stopped
+from atomr_mp.process.scheduling import is_stopped, standstill
 from atomr_mp.protocol.messages import control
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor.device.device import SupervisedDevice
@@ -32,6 +32,9 @@ class WorldProcesses(Protocol):
 
     def is_stopped(self, device: int, generation: int) -> bool:
         """Return whether a process is stopped by a signal."""
+
+    def standstill(self, device: int, generation: int) -> str:
+        """Return in words why a process stands still, and what has it go on; "" if it runs or is not there."""
 
 
 class DeviceProcesses:
@@ -72,6 +75,12 @@ class DeviceProcesses:
         """Return whether a process is stopped by a signal."""
         worker = self._devices[device].roles.of(generation)
         return worker is not None and is_stopped(worker.pid)
+
+    def standstill(self, device: int, generation: int) -> str:
+        """Return in words why a process stands still, and what has it go on; "" if it runs or is not there."""
+        worker = self._devices[device].roles.of(generation)
+        still = None if worker is None else standstill(worker.pid)
+        return "" if worker is None or still is None else f"pid {worker.pid} is {still.why}; {still.remedy}"
 
     def drain_timeout_s(self, device: int) -> float:
         """Return how long a process of a device has for what it runs, before a planned end."""

@@ -19,11 +19,11 @@ from typing import Any, Final
 import pytest
 
 import atomr_mp
-from atomr_mp import errors
+from atomr_mp import cli, errors
 from atomr_mp.process.files.events import read_events
 from tests import remote as served
 from tests.crash.remote.test_remote_lost import connect, through
-from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled, standby_pid, wait_generation
 from tests.worlds import on_host, start
 
 STREAMING: Final = f"{ACTORS}/streaming_worldly.py:Streaming"
@@ -204,6 +204,33 @@ def test_status_names_who_holds_up_a_planned_end(ledger: Ledger) -> None:
         thread.join(DEADLINE_S)
         world.wait_ready(DEADLINE_S)
         assert settled(lambda: waits() == "")
+
+
+@pytest.mark.parametrize("order", ["restart", "reload"])
+def test_an_order_says_which_stopped_process_holds_the_world(
+    ledger: Ledger, order: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The device is ready, by its standby. The command and an event name the process."""
+    with start(ledger, STREAMING, 2, begin_timeout_s=NEVER_S, standby="hot", drain_timeout_s=NEVER_S) as pool:
+        assert standby_pid(pool, 1)
+        pid = pool.devices[1].pid or 0
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            device = ["1"] if order == "restart" else []
+            assert cli.main([order, *device, "--run-dir", str(pool.run_dir)]) == 0
+            told = capsys.readouterr().out
+            assert "world tp (Streaming on devices 0 and 1) is closing, epoch 1: " in told
+            assert f"rank 1 (device 1 generation 1): pid {pid} is stopped by a signal (SIGSTOP)" in told
+            assert f"`kill -CONT {pid}`" in told
+            assert settled(lambda: any(each["event"] == "world_held" for each in events(ledger)))
+            event = next(each for each in events(ledger) if each["event"] == "world_held")
+            assert (event["world"], event["epoch"], event["rank"]) == ("tp", 1, 1)
+            assert f"pid {pid}" in str(event["text"])
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        pool.world("tp").wait_ready(DEADLINE_S)
+        assert cli.main(["restart", "0", "--run-dir", str(pool.run_dir)]) == 0
+        assert "world" not in capsys.readouterr().out
 
 
 def test_a_reader_that_stops_holds_up_no_restart_without_a_standby(ledger: Ledger) -> None:

@@ -29,7 +29,7 @@ def test_a_status_has_a_line_for_each_world(capsys: pytest.CaptureFixture[str]) 
     assert shown.worlds[1] == WorldStatus(
         name="pp", devices=[2, 3], actors=["Stage"], state=WorldState.WAITING, epoch=7, reason=reason
     )
-    command._print(msgspec.to_builtins(shown))
+    command._print(shown)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("world ")]
     assert lines == [
         "world tp (Mlp, Head on devices 0 and 1) is ready, epoch 3",
@@ -63,14 +63,14 @@ def test_a_status_says_how_gpus_reach_each_other(
     """In one line if all do so alike."""
     shown = status_of(Status(0, "p", "cuda", "1", 1, 0.0, 0, False, 1, 0, [], links=links), Path("/run"), 9.0)
     assert [each.gpus for each in shown.gpu_links] == [[each.gpu, each.other] for each in links]
-    command._print(msgspec.to_builtins(shown))
+    command._print(shown)
     assert [line for line in capsys.readouterr().out.splitlines() if "reach" in line] == lines
 
 
 def test_a_status_says_that_the_pool_is_being_reloaded(capsys: pytest.CaptureFixture[str]) -> None:
     """And what cannot be written, where a device's state is the worse of the two."""
     told = msgspec.structs.replace(status(device=DeviceState.LOST), reloading=True, unwritable="the disk is full")
-    command._print(msgspec.to_builtins(status_of(told, Path("/run"), 9.0)))
+    command._print(status_of(told, Path("/run"), 9.0))
     out = capsys.readouterr().out
     assert "the pool is being reloaded, one device at a time\n" in out
     assert "the disk is full: workers' output and events are lost" in out

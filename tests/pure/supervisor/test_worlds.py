@@ -7,6 +7,7 @@ import gc
 import itertools
 import mmap
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -125,6 +126,10 @@ class Stage:
     def is_stopped(self, device: int, generation: int) -> bool:
         """Return what a test says."""
         return (device, generation) in self.stopped
+
+    def standstill(self, device: int, generation: int) -> str:
+        """Return words for one that a test has stopped."""
+        return "pid 9 is stopped" if (device, generation) in self.stopped else ""
 
     def drain_timeout_s(self, device: int) -> float:
         """Return a time of the device's own."""
@@ -586,9 +591,50 @@ def test_a_planned_end_that_waits_names_for_whom(stage: Stage) -> None:
         {"world": "tp", "epoch": 1, "method": "A.run", "client": "session 7"}
     ]
     stage.keeper.heard(0, 1, control.EpochHeld(1, 1, [], 0))
-    assert stage.keeper.progress(now_s + 5).waits == ""
+    assert re.fullmatch(
+        r"the planned end has waited 5\.\d s for ranks 0 and 1 to leave", stage.keeper.progress(now_s + 5).waits
+    )
     with pytest.raises(errors.ProtocolError, match="was not formed yet"):
         stage.keeper.heard(0, 1, control.EpochHeld(1, 9, [holding], 1))
+
+
+@pytest.mark.parametrize("ends", ["as planned", "broken", "before it begins"])
+def test_a_member_that_stands_still_is_named_whatever_waits_for_it(stage: Stage, ends: str) -> None:
+    """With its process, which may be that of a generation before; one event tells of it."""
+    if ends == "before it begins":
+        stage.up(0, 1)
+        stage.up(1, 1)
+    else:
+        stage.formed()
+    stage.stopped = {(4, 1)}
+    if ends == "as planned":
+        stage.start(1, 2)
+        stage.keeper.leaves(1, 1, "its worker is replaced (restart)", answers=True)
+        stage.keeper.ready(1, 2, "")
+    elif ends == "broken":
+        stage.keeper.heard(0, 1, control.EpochBroken(7, 1, "raised", 0))
+    named = "rank 1 (device 4 generation 1): pid 9 is stopped"
+    now_s = time.monotonic()
+    assert stage.keeper.progress(now_s).waits == named
+    for after_s in (0.0, 5.0, 6.0):
+        stage.keeper.note_held(now_s + after_s)
+    assert [(text, facts) for event, text, facts in stage.notes if event == "world_held"] == [
+        (f"world tp: {named}", {"world": "tp", "epoch": 1, "rank": 1})
+    ]
+
+
+def test_a_planned_end_without_requests_tells_who_has_not_left(stage: Stage) -> None:
+    """As rank 0 cannot say anything while it is stuck itself."""
+    stage.formed()
+    stage.keeper.leaves(1, 1, "its worker is replaced (restart)", answers=True)
+    stage.left((1, 1))
+    now_s = time.monotonic()
+    stage.keeper.note_held(now_s)
+    assert not [event for event, _, _ in stage.notes if event == "world_held"]
+    stage.keeper.note_held(now_s + 5)
+    assert [text for event, text, _ in stage.notes if event == "world_held"] == [
+        "world tp: the planned end has waited 5.0 s for rank 0 to leave"
+    ]
 
 
 def test_a_planned_end_that_takes_too_long_is_an_end_as_others(stage: Stage) -> None:
