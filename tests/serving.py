@@ -80,7 +80,7 @@ class Server:
 
     def __enter__(self) -> Self:
         try:
-            self.told = self._hear("/call/" if self.process.stdout else "")
+            self.told = self._hear("curl" if self.process.stdout else "")
         except BaseException:
             self.process.kill()
             self.process.__exit__(None, None, None)

@@ -443,8 +443,9 @@ class _Announcement:
     def _of(self, pool: Pool) -> list[str]:
         from atomr_mp.serve.values.schemas import example, unsuited
 
-        # Trying the line that is shown must do no harm.
-        methods = sorted(pool.methods, key=lambda method: unsuited(pool.method_info(method)))
+        # Trying the line that is shown must do no harm: other methods may delete something, or end workers.
+        harmless = [method for method in pool.methods if pool.method_info(method).idempotent]
+        methods = sorted(harmless, key=lambda method: unsuited(pool.method_info(method)))
         # A given token is somebody's secret, and output may be kept in a log.
         of_environment = _listed(self._of_environment)
         given = bool(of_environment) or self._of_file
@@ -457,16 +458,17 @@ class _Announcement:
         if not self._unix:
             # The fragment stays in the browser: no server, proxy or log sees it.
             lines.append(f"watch it at {self._url}/{f'#token={token}' if token else ''}")
+        parts = ["curl"]
+        if self._unix:
+            parts.append(f"--unix-socket {self._unix}")
+        if shown:
+            parts.append(f"-H {quote}Authorization: Bearer {shown}{quote}")
         if methods:
-            parts = ["curl"]
-            if self._unix:
-                parts.append(f"--unix-socket {self._unix}")
-            if shown:
-                parts.append(f"-H {quote}Authorization: Bearer {shown}{quote}")
             body = example(pool.method_info(methods[0]))
             parts.append(f"-H 'Content-Type: application/json' -d '{body}' {self._url}/call/{methods[0]}")
-            lines.append(" ".join(parts))
-        return lines
+        else:
+            parts.append(f"{self._url}/openapi.json")
+        return [*lines, " ".join(parts)]
 
     def _print(self) -> None:
         if self._accepts and self._lines:

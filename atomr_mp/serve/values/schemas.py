@@ -173,13 +173,13 @@ def example(info: MethodInfo) -> str:
 
 
 def unsuited(info: MethodInfo) -> int:
-    """Return how little a method suits as an example; more if running it may do harm or needs large arguments."""
+    """Return how little a method suits as an example: whether it needs large arguments, and whether it streams."""
     arguments = decoded(info).get("arguments", {})
     plain = all(
         arguments.get("properties", {}).get(name, {}).get("type") in {"string", "integer", "number", "boolean"}
         for name in arguments.get("required", info.parameters)
     )
-    return 2 * (not info.idempotent) + (not plain or info.streams)
+    return (not plain) + info.streams
 
 
 def _example(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Any:

@@ -8,7 +8,8 @@ import struct
 import subprocess
 import threading
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -372,6 +373,27 @@ def test_curl_line_that_is_shown_works(server: Server) -> None:
     done = subprocess.run(["sh", "-c", f"{line} -sf"], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "null"
+
+
+def test_the_curl_line_runs_no_method_that_may_do_harm(tmp_path: Path) -> None:
+    """Where none is idempotent, it asks for the methods."""
+    (tmp_path / "harmful.py").write_text(HARMFUL, encoding="utf-8")
+    with Ledger() as ledger, Server(ledger, actor=f"{tmp_path}/harmful.py:Harmful") as server:
+        line = next(line for line in server.told.splitlines() if line.startswith("curl"))
+        assert line.endswith("/openapi.json")
+        assert "-d" not in line.split()
+
+
+HARMFUL: Final = """
+from atomr_mp_workers import Actor, method
+
+
+class Harmful(Actor):
+    @method
+    def delete_all(self) -> None:
+        raise SystemExit
+"""
+"""An actor's file."""
 
 
 def request(server: Server, path: str, body: bytes) -> bytes:
