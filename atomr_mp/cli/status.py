@@ -215,6 +215,9 @@ def _pool_lines(shown: dict[str, Any]) -> Iterator[str]:
         yield f"{shown['unwritable']}: {LOST}"
     if shown["reloading"]:
         yield "the pool is being reloaded, one device at a time"
+    if shown["reload_failed"]:
+        since = duration(time.time() - shown["reload_failed_at"])
+        yield f"the last reload failed {since} ago: {shown['reload_failed']}"
     if shown["resident_bytes"]:
         yield f"resident memory {size(shown['resident_bytes'])}"
 

@@ -84,6 +84,9 @@ def _ask(run_dir: Path) -> tuple[Inventory | None, list[Finding], Supervision]:
             told += [found for each in status_of(status, None, time.time()).worlds for found in _world(each, closed)]
             if status.unwritable:
                 told.append(Finding(State.UNWELL, "disk", f"{status.unwritable}: {LOST}", "make room on that disk"))
+            if status.reload_failed:
+                what = f"the last reload failed: {status.reload_failed}"
+                told.append(Finding(State.UNWELL, "reload", what, _RELOAD_REMEDY, since=status.reload_failed_at))
             return inventory, told, Supervision.ANSWERS
     except (TimeoutError, errors.AtomrError):
         # It may have ended just now; or it is so young that it does not listen yet.
@@ -122,6 +125,8 @@ def _world(world: WorldStatus, closed: AbstractSet[int] = frozenset()) -> list[F
     remedy = "if this lasts, look at what that rank runs: `atomr-mp status`, `atomr-mp logs DEVICE`"
     return [Finding(State.OK, "world", f"in the world {world.name} {world.waits}", remedy)]
 
+
+_RELOAD_REMEDY: Final = "correct it, or put the files back, and `atomr-mp reload`: the next workers load what is there"
 
 _UNWELL: Final = frozenset({WorldState.WAITING, WorldState.FORMING, WorldState.ABORTING})
 """States of a world without a ready epoch that no planned end explains."""

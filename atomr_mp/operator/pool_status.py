@@ -235,6 +235,10 @@ class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Seconds since 1970."""
     reloading: bool = False
     """Whether the pool is being reloaded, one device at a time."""
+    reload_failed: str = ""
+    """Why the last reload has failed; empty once one succeeds."""
+    reload_failed_at: float | None = None
+    """Seconds since 1970."""
     unkept_results: int = 0
     resident_bytes: int = 0
     quarantined: list[RefusedRequest] = msgspec.field(default_factory=list)
@@ -277,6 +281,8 @@ def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> Poo
         unwritable=answer.unwritable,
         unwritable_since=answer.unwritable_since or None,
         reloading=answer.reloading,
+        reload_failed=answer.reload_failed,
+        reload_failed_at=answer.reload_failed_at or None,
         unkept_results=answer.unkept_results,
         resident_bytes=answer.resident_bytes,
         quarantined=[_quarantined(each) for each in answer.quarantined],

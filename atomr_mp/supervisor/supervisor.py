@@ -21,7 +21,7 @@ from atomr_mp.process.prctl import set_child_subreaper
 from atomr_mp.process.scheduling import standstill
 from atomr_mp.process.zygote_process import ZygoteProcess
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
-from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.codec import ErrorInfo, clip
 from atomr_mp.protocol.library_names import ENGINES, LIBRARIES
 from atomr_mp.protocol.messages import devices, operators, session
 from atomr_mp.protocol.process_tags import epoch_label
@@ -52,6 +52,9 @@ from atomr_mp.transport.session import SessionPeer
 from atomr_mp.version import __version__
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
+
+REASON_CHARS: Final = 4000
+"""Longest reason of a failed reload that a status has."""
 
 MOST_WAITING_RELOADS: Final = 64
 """Orders that wait for the end of a reload; they are carried out as one."""
@@ -101,6 +104,8 @@ class Supervisor:
         """Whether the service manager knows that the pool is up."""
         self._relay: RelayKeeper | None = None
         self._reload: Reload | None = None
+        self._reload_failed = 0.0, ""
+        """When the last reload has failed, in seconds since 1970, and why; 0 if it has not."""
         self._reload_waits: list[Done] = []
         """Whoever has ordered a reload while another ran, or the pool started: one reload after that is for all."""
         self._files: RunFiles | None = None
@@ -312,9 +317,11 @@ class Supervisor:
             if error is not None:
                 self._factory.take_plan(self._plan)
                 self._factory.renew(if_outdated=True)
+                self._reload_failed = time.time(), error.message
                 self._note("reload_failed", error.message)
                 self._loop.call_later(0, self._return_strays)
             else:
+                self._reload_failed = 0.0, ""
                 self._sessions.suspects.clear()
                 later = f"; a restart of the pool is needed for {', '.join(pending)}" if pending else ""
                 self._note("reload_end", f"all devices are reloaded{later}")
@@ -418,6 +425,8 @@ class Supervisor:
             unwritable_since=0.0 if trouble is None else trouble.since,
             reloading=self._reload is not None,
             kernels=self._plan.settings.kernels,
+            reload_failed=clip(self._reload_failed[1], REASON_CHARS),
+            reload_failed_at=self._reload_failed[0],
         )
 
     def _read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:

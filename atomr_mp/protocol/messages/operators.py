@@ -420,6 +420,10 @@ class Status(Message, frozen=True, tag="status"):
     """Whether the pool is being reloaded."""
     kernels: Name = "local"
     """Clients that may use kernels of their own: `local`, `all` or `off`."""
+    reload_failed: Text = ""
+    """Why the last reload has failed; empty once one succeeds."""
+    reload_failed_at: float = 0.0
+    """When it has, in seconds since 1970; 0 if it has not."""
 
     @property
     def unanswered(self) -> int:

@@ -46,7 +46,7 @@ class Finding(NamedTuple):
     state: State
     kind: str
     """Its subject: "supervisor", "process", "session", "relay", "memory", "descriptor", "socket", "note", "gpu",
-    "fault", "world", "disk"."""
+    "fault", "world", "disk", "reload"."""
     what: str
     remedy: str = ""
     """For an operator; empty if there is nothing to do."""

@@ -16,6 +16,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.operator import doctor
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import DeviceState
 from tests.support import (
@@ -204,7 +205,8 @@ def test_a_worker_that_dies_while_the_next_is_set_up_is_followed_by_that(ledger:
 
 
 def test_a_version_that_does_not_start_stops_the_reload(ledger: Ledger, versions: Versions) -> None:
-    """The error is the new worker's, and says how far it came; the second device keeps the old code."""
+    """The error is the new worker's, and says how far it came. Operators see it until a reload succeeds."""
+    begun = time.time()
     with ledger.start(versions.target, gpus=2, max_restarts=1, give_up=True) as pool:
         versions.write("broken", setup="raise ValueError('no such weights')")
         with pytest.raises(errors.SetupFailed, match=r"stopped at device 0, .*weights; .*; 1 other device keeps"):
@@ -215,12 +217,16 @@ def test_a_version_that_does_not_start_stops_the_reload(ledger: Ledger, versions
         told = events(pool.run_dir, "reload_failed")[0]["text"]
         assert "no such weights" in told
         assert ("is stopped and has no worker" in told) or ("its next worker loads what is there then" in told)
+        assert (pool.status().reload_failed, (pool.status().reload_failed_at or 0) > begun) == (told, True)
+        findings = doctor.examine(pool.run_dir, 0.0)[1]
+        assert [each.what for each in findings if each.kind == "reload"] == [f"the last reload failed: {told}"]
         versions.write("broken otherwise", setup="import os; kept = b'x' * 2**28; os._exit(3)")
         with pytest.raises(errors.SetupFailed, match="status 3"):  # not as its last worker before that
             pool.reload()
         wait_state(pool, DeviceState.STOPPED)
         versions.write("repaired")
         assert pool.reload() == []
+        assert (pool.status().reload_failed, pool.status().reload_failed_at) == ("", None)
         for device in range(2):
             wait_state(pool, DeviceState.READY, device)
             assert pool.call("Versioned.version", device=device).result() == "repaired"
