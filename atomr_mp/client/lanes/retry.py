@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from atomr_mp import checks, errors
 from atomr_mp.client.fingerprint import is_of_library
@@ -25,6 +26,9 @@ from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Suspicions, Verdict
+
+RELAYED: Final = "; the pool's relay, which carried the connection, has lost it"
+"""Ends the text of a lost connection of a remote client."""
 
 
 @checks.owned()
@@ -105,7 +109,7 @@ class Retry:
             unwritten.update(dict.fromkeys(held, reply))
             error = reply.poison_error or errors.ConnectionLost(
                 f"the connection to device {link.device} ended before the answer to {reply.method} came; its worker "
-                "lives",
+                f"lives{RELAYED if self._session.carried else ''}",
                 device=link.device,
                 generation=link.generation,
             )

@@ -28,7 +28,7 @@ from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.messages import devices, session, suspects
 from atomr_mp.protocol.own_time import Patience
 from atomr_mp.transport.data import Login
-from atomr_mp.transport.session import SessionEnd
+from atomr_mp.transport.session import SessionConnection, SessionEnd
 
 if TYPE_CHECKING:
     from atomr_mp.client.memory.worker_slabs import SlabMapping
@@ -128,6 +128,11 @@ class PoolSession:
         """Ended incarnations whose results have all been read, to be reported."""
         self.request_ids: Final = itertools.count(1)
         """Ids that no other request of the session has."""
+
+    @property
+    def carried(self) -> bool:
+        """Whether a relay carries the connections."""
+        return not isinstance(self._connection, SessionConnection)
 
     @interrupts.defer_interrupts
     def read(self) -> None:

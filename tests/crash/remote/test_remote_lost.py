@@ -193,6 +193,7 @@ def test_a_killed_relay_costs_what_had_started(ledger: Ledger) -> None:
             with pytest.raises(errors.ConnectionLost) as lost:
                 started.result()
             assert lost.value.maybe_executed
+            assert "its worker lives; the pool's relay, which carried the connection, has lost it" in str(lost.value)
             for number, reply in enumerate(queued):
                 error = reply.exception()  # the worker may have received it before the relay's end
                 assert reply.result() == f"queued-{number}" if error is None else type(error) is errors.ConnectionLost

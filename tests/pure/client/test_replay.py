@@ -156,6 +156,7 @@ class FakeClient:
         self.worlds = KnownWorlds([])
         self.request_ids = itertools.count(10_000)
         self.workers_live = False
+        self.carried = False
         self.reports: list[tuple[int, int, int, list[suspects.RequestKey]]] = []
         self.acquitted: list[suspects.RequestKey] = []
         self.numbers = 0
