@@ -22,7 +22,7 @@ from atomr_mp.protocol.flow.flight import MAX_STREAMS
 from atomr_mp.protocol.messages.control import Execution
 from atomr_mp.startup.config import actor_specs
 from atomr_mp.supervision.placement import Place, places
-from atomr_mp.supervision.settings import OFF, PoolSettings
+from atomr_mp.supervision.settings import OFF, PoolSettings, WorldSettings
 from atomr_mp.supervisor.plan import DevicePlan, Plan, WorldPlan, check_homes, plan_worlds
 
 STREAMS: Final = re.compile(r"per_actor|fresh|single|pooled:[1-9][0-9]?")
@@ -93,7 +93,27 @@ def check(settings: PoolSettings) -> None:
             )
     elif settings.insecure:
         raise errors.ConfigurationError("insecure says how to `listen`, which is off")
+    for name, world in settings.worlds.items():
+        _check_spares(name, world, settings.standby)
     plan_worlds(settings.worlds, actor_specs(settings.actors), MAX_DEVICES, settings.backend)
+
+
+def _check_spares(name: str, world: WorldSettings, standby: str) -> None:
+    """Check that spares are asked for where there can be any.
+
+    Raises:
+        ConfigurationError: There can be none.
+    """
+    if not world.spares:
+        return
+    if world.engine == "mailboxes":
+        raise errors.ConfigurationError(
+            f'world {name!r} has spares = true, which is for engine = "nccl" or "auto"; leave the spares out'
+        )
+    if standby != "hot":
+        raise errors.ConfigurationError(
+            f'world {name!r} has spares = true, which is for standby = "hot", and the pool has standby = "{standby}"'
+        )
 
 
 def run_path(settings: PoolSettings) -> Path:

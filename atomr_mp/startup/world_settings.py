@@ -10,7 +10,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import amounts
 from atomr_mp.protocol.decoders import known
-from atomr_mp.protocol.words import did_you_mean
+from atomr_mp.protocol.words import choices, did_you_mean, not_among
 from atomr_mp.supervision.settings import WorldSettings
 
 ONLY_WORLD: Final = "world"
@@ -97,9 +97,15 @@ def _check(what: str, world: Any) -> None:
             raise errors.ConfigurationError(f"{what} has no {key}; give a list of {noun}, as in {EXAMPLE}")
     for field in msgspec.structs.fields(WorldSettings):
         if field.name in world:
-            try:
-                found = msgspec.convert(world[field.name], known(field.type))
-            except (msgspec.ValidationError, UnicodeEncodeError) as error:
-                raise errors.ConfigurationError(f"{what}: {field.name} is {world[field.name]!r}: {error}") from error
-            if field.name == "begin_timeout_s":
-                amounts.duration(f"{what}: {field.name}", found, error=errors.ConfigurationError)
+            _check_value(what, field.name, field.type, world[field.name])
+
+
+def _check_value(what: str, name: str, kind: Any, value: Any) -> None:
+    try:
+        found = msgspec.convert(value, known(kind))
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        words = choices(kind)
+        why = not_among(name, value, words) if words else f"{name} is {value!r}: {error}"
+        raise errors.ConfigurationError(f"{what}: {why}") from error
+    if name == "begin_timeout_s":
+        amounts.duration(f"{what}: {name}", found, error=errors.ConfigurationError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from atomr_mp.startup import planning
 from atomr_mp.startup.config import actor_specs, gather
 from atomr_mp.startup.planning import check, make_plan
 from atomr_mp.startup.world_settings import plain_worlds
-from atomr_mp.supervision.settings import WorldSettings
+from atomr_mp.supervision.settings import PoolSettings, WorldSettings
 from atomr_mp.supervisor.plan import Plan, WorldPlan, merged, plan_worlds
 from tests.fakes.fake_nvml import GIB, Card, FakeNvml
 
@@ -135,7 +136,28 @@ def test_nccl_is_for_gpus_alone() -> None:
     assert {engine_of(*each) for each in others} == {("mailboxes", False)}
     why = "world 'tp' has engine = \"nccl\", which is for GPUs, and the backend is host"
     assert why in refused({"tp": {**TP, "engine": "nccl"}})
-    assert "engine is 'gloo'" in refused({"tp": {**TP, "engine": "gloo"}})
+    wrong = refused({"tp": {**TP, "engine": "ncl"}})
+    assert "engine is 'ncl'; it must be one of mailboxes, nccl, auto" in wrong
+
+
+@pytest.mark.parametrize(
+    ("engine", "standby", "why"),
+    [
+        ("mailboxes", "hot", 'spares = true, which is for engine = "nccl" or "auto"'),
+        ("nccl", "warm", 'spares = true, which is for standby = "hot", and the pool has standby = "warm"'),
+        ("auto", "none", 'spares = true, which is for standby = "hot", and the pool has standby = "none"'),
+        ("auto", "hot", ""),
+    ],
+)
+def test_spares_without_what_they_are_for_are_refused(engine: Any, standby: Any, why: str) -> None:
+    """They would be taken in silence, and no death be any cheaper."""
+    world = WorldSettings(devices=[0, 1], actors=["Mlp"], engine=engine, spares=True)
+    settings = PoolSettings(actors=ACTORS, worlds={"tp": world}, standby=standby)
+    if not why:
+        check(settings)
+        return
+    with pytest.raises(errors.ConfigurationError, match=re.escape(why)):
+        check(settings)
 
 
 def test_worlds_come_from_a_file_or_the_environment(tmp_path: Path) -> None:
