@@ -110,7 +110,7 @@ class Device:
         return self.full(shape, 1, dtype)
 
     def full(self, shape: int | Sequence[int], value: complex, dtype: DTypeLike = "float32") -> GpuRef:
-        """Make a buffer filled with a value; see `empty`."""
+        """Make a buffer filled with a value, of bool with True for all but 0, as in NumPy; see `empty`."""
         name = dtypes.name_for(dtype)
         request = memory.Full(lengths(shape), name, dtypes.sendable(name, to_scalar(value)))
         return self._client.memory.request(request, self.index)  # type: ignore[no-any-return]

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 FORMATS: Final = {"csr": "tocsr", "csc": "tocsc", "coo": "tocoo", "bsr": "tobsr"}
 
 
+_NOT_OF_SCIPY: Final = frozenset({"float16", "bfloat16"})
+"""Element types of sparse matrices that SciPy does not have."""
+
+
 class SparseMatrix(sparse.Matrix, frozen=True, dict=True):
     """A sparse matrix on a device: a checked, immutable structure, and `data`, a ref to its values.
 
@@ -58,9 +62,17 @@ class SparseMatrix(sparse.Matrix, frozen=True, dict=True):
         return self._with(data=data)
 
     def to_scipy(self) -> Any:
-        """Return a copy as a SciPy matrix; blocked ELL becomes BSR. Blocks; needs SciPy."""
+        """Return a copy as a SciPy matrix; blocked ELL becomes BSR. Blocks; needs SciPy.
+
+        Raises:
+            Unsupported: SciPy has no sparse matrices of this element type.
+        """
         import scipy.sparse
 
+        if self.dtype in _NOT_OF_SCIPY:
+            raise errors.Unsupported(
+                f"SciPy has no sparse matrices of {self.dtype}; take `with_data` with values cast to float32"
+            )
         indices, indptr = (
             None if each is None else _numpy(each) for each in self._library.done(sparse.Arrays(self.pattern))
         )
@@ -187,6 +199,10 @@ class Sparse(SparseRequests):
     def _request(self, request: LibraryRequest, deadline_s: float | None) -> Reply:
         if isinstance(request, sparse.Sddmm) and isinstance(request.c, SparseMatrix):
             request = msgspec.structs.replace(request, c=request.c.pattern)
+        if isinstance(request, sparse.Arrays) and isinstance(request.a, SparseMatrix):
+            request = msgspec.structs.replace(request, a=request.a.pattern)
+        if isinstance(request, sparse.Convert):
+            request = msgspec.structs.replace(request, blocksize=_block(request.blocksize))
         reply: Any = super()._request(request, deadline_s)
         if request.answers and not isinstance(request, sparse.Arrays):
             if self._operand is not None:
@@ -200,6 +216,17 @@ class Sparse(SparseRequests):
         made = SparseMatrix(structure, stored, rows, columns, count, tuple(blocksize), index, False, data)
         made.__dict__["library"] = self
         return made
+
+
+def _block(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the rows and columns of a block; one length stands for both.
+
+    Raises:
+        InvalidRequest: One is less than 1.
+    """
+    if len(lengths) not in {1, 2} or min(lengths) < 1:
+        raise errors.InvalidRequest(f"blocksize is {lengths}; it must be one or two lengths of at least 1")
+    return lengths * 2 if len(lengths) == 1 else lengths
 
 
 def _numpy(array: Any) -> Any:

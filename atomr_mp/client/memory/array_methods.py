@@ -37,7 +37,7 @@ class ArrayMethods(ArrayOperators):
         raise NotImplementedError
 
     def fill(self, value: complex) -> None:
-        """Write a value into all elements."""
+        """Write a value into all elements, of bool True for all but 0, as in NumPy."""
         raise NotImplementedError
 
     def item(self, *index: int) -> bool | complex:

@@ -86,6 +86,23 @@ def test_element_types_are_kept(device: atomr_mp.Device, dtype: str) -> None:
     )
 
 
+def test_a_matrix_stands_for_its_structure_and_a_length_for_a_square(device: atomr_mp.Device) -> None:
+    """Wrong lengths are named as such, and what SciPy has no matrices of is refused before it is asked."""
+    matrix = device.sparse.csr(scipy.sparse.csr_array(np.eye(4)))
+    indices, indptr = device.sparse.arrays(matrix).result()
+    assert (list(indices.numpy()), list(indptr.numpy())) == ([0, 1, 2, 3], [0, 1, 2, 3, 4])
+    blocks = device.sparse.convert(matrix, to="bsr", blocksize=2).result()
+    assert blocks.blocksize == (2, 2)
+    assert np.array_equal(blocks.to_scipy().toarray(), np.eye(4))
+    for wrong in (-2, 0, (2, 2, 2), ()):
+        with pytest.raises(errors.InvalidRequest, match="blocksize"):
+            device.sparse.convert(matrix, to="bsr", blocksize=wrong)
+    place = np.arange(2, dtype=np.int32)
+    half = device.sparse.coo((np.ones(2, np.float16), (place, place)), (2, 2))
+    with pytest.raises(errors.Unsupported, match="float16"):
+        half.to_scipy()
+
+
 def test_refs_that_are_not_in_order_are_sorted_with_their_values(device: atomr_mp.Device) -> None:
     """In a copy: the caller's stay as they are; those in order are not copied at all."""
     data, row, col = device.put(np.array([1.0, 2.0, 3.0])), np.array([1, 0, 1]), np.array([2, 1, 0])
