@@ -74,7 +74,11 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     )
     revoke.add_argument("what", metavar="NAME|KEY", help="the client's name, or one public key")
     revoke.set_defaults(run=_revoke)
-    listing = below.add_parser("list", help="list the admitted clients", description="Lists the admitted clients.")
+    listing = below.add_parser(
+        "list",
+        help="list the admitted clients",
+        description="Prints the server's public key, and lists the admitted clients.",
+    )
     listing.set_defaults(run=_list)
     for each in (new, admit, revoke, listing):
         add_pool(each)
@@ -154,7 +158,10 @@ def _revoke(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from atomr_mp.remote import keys
 
-    for each in sorted(keys.read_admitted(_directory(options)).keys, key=lambda admitted: admitted.name):
+    directory = _directory(options)
+    if (directory / keys.SERVER_FILE).exists():
+        sys.stdout.write(f"the server's public key: {keys.read_server(directory).public}\n")
+    for each in sorted(keys.read_admitted(directory).keys, key=lambda admitted: admitted.name):
         rights = ("operate" if each.operate else "call") + (", kernels" if each.kernels else "")
         sys.stdout.write(
             f"{each.name}: {rights}, weight {each.weight:g}, {counted(each.sessions, 'session')}, "

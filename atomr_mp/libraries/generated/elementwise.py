@@ -211,7 +211,7 @@ class ElementwiseRequests(LibraryReference):
     def cast(
         self, x: Operand, out: Operand | None = None, *, dtype: DTypeLike, deadline_s: float | None = None
     ) -> Reply:
-        """Convert elements to another type, as NumPy's `astype` does; of a complex number the real part is taken.
+        """Convert elements to another type, as NumPy's `astype` does; of complex numbers the real part, but for bool.
 
         Args:
             x: Read; shape (*dims).

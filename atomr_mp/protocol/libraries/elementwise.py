@@ -214,7 +214,7 @@ class Where(LibraryRequest, frozen=True):
 
 
 class Cast(LibraryRequest, frozen=True):
-    """Convert elements to another type, as NumPy's `astype` does; of a complex number the real part is taken."""
+    """Convert elements to another type, as NumPy's `astype` does; of complex numbers the real part, but for bool."""
 
     name: ClassVar = "cast"
     types: ClassVar = {"T": ANY}

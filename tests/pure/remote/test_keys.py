@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from atomr_mp import errors
+from atomr_mp import cli, errors
 from atomr_mp.remote import keys
 
 
@@ -101,3 +101,14 @@ def test_files_from_before_a_right_was_known_stay_valid(tmp_path: Path) -> None:
     file.write_text(json.dumps(content), encoding="utf-8")
     (found,) = keys.read_admitted(tmp_path).keys
     assert (found.name, found.public, found.kernels) == ("bob", [public], False)
+
+
+def test_the_list_begins_with_the_server_s_public_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It can be given to further clients long after it was made; without a key there is none."""
+    where = ["--keys-dir", str(tmp_path)]
+    assert cli.main(["keys", "list", *where]) == 0
+    assert capsys.readouterr().out == ""
+    assert cli.main(["keys", "new", *where]) == 0
+    public = capsys.readouterr().out.strip()
+    assert cli.main(["keys", "list", *where]) == 0
+    assert capsys.readouterr().out == f"the server's public key: {public}\n"
