@@ -18,7 +18,7 @@ class StreamSink(Protocol):
     def end(self, result: Any, /) -> None:
         """Take the result."""
 
-    def fail(self, error: BaseException, /) -> None:
+    def fail(self, error: BaseException | type[BaseException], /) -> None:
         """Take the error."""
 
 
@@ -67,8 +67,8 @@ class LiveStream(Generic[A, P]):
         self.over = True
         self._sink.end(result)
 
-    def fail(self, error: BaseException) -> None:
-        """End this stream alone with an error; it is not in later steps.
+    def fail(self, error: BaseException | type[BaseException]) -> None:
+        """End this stream alone with an error, as `raise error` would; it is not in later steps.
 
         Raises:
             RuntimeError: The method has ended the stream.

@@ -82,6 +82,16 @@ def hidden_by(raised: BaseException) -> BaseException | None:
     return None
 
 
+def as_raised(value: object) -> BaseException:
+    """Return the exception that `raise value` raises: a class is called, and what is no exception is a `TypeError`."""
+    if is_a(value, BaseException):
+        return value
+    try:
+        raise value  # type: ignore[misc]
+    except BaseException as raised:  # noqa: BLE001 - a class may have code of its own
+        return raised
+
+
 def unsendable(run: Raiser, result: object, refused: errors.InvalidRequest) -> errors.ActorFailed:
     """Return the error of a run whose result, or a part of it, cannot be sent; it is in this process's log, too.
 

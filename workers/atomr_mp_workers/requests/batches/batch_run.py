@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import time
 from collections.abc import Hashable, Sequence
 from typing import Any, Final
@@ -19,6 +18,7 @@ from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests import operands
 from atomr_mp_workers.requests.batches.former import BatchFormer, BatchLimits
+from atomr_mp_workers.requests.batches.keys import sound
 from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice, results_of
 from atomr_mp_workers.requests.method import Method
@@ -168,8 +168,7 @@ class BatchedMethod:
         key, group = self.method.key, None
         if key is not None and not request.dropped:
             try:
-                group = key(*request.arguments)
-                hash(group)
+                group = sound(key(*request.arguments))
                 own_process.check()
             except BaseException as error:  # noqa: BLE001 - user code's; its request fails, and no other
                 own_process.check()
@@ -183,8 +182,9 @@ class BatchedMethod:
         if not rows:
             return
         try:
-            keys = [None] * len(rows) if key is None else list(itertools.starmap(key, rows))
-            groups: dict[Hashable, list[int]] = {each: [] for each in dict.fromkeys(keys)}
+            groups: dict[Hashable, list[int]] = {}
+            for place, row in enumerate(rows):
+                groups.setdefault(None if key is None else sound(key(*row)), []).append(place)
             own_process.check()
         except BaseException as raised:  # noqa: BLE001 - user code's, for one of them
             own_process.check()
@@ -194,11 +194,6 @@ class BatchedMethod:
                 error = errors.InvalidRequest(f"{self.method.name}: {why}")
             self._envelope.refuse(many, error)
             return
-        if len(groups) == 1:
-            self._wait(ItemsSlice(many, list(range(len(rows)))), keys[0], 0)
-            return
-        for place, group in enumerate(keys):
-            groups[group].append(place)
         for group, places in groups.items():
             self._wait(ItemsSlice(many, places), group, 0)
 

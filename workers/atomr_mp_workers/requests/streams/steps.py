@@ -22,7 +22,7 @@ from atomr_mp_workers.requests.kinds.stream import StreamRequest, size_of
 from atomr_mp_workers.requests.kinds.stream_life import StreamEvent
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import WEIGHT
-from atomr_mp_workers.requests.raised import unsendable
+from atomr_mp_workers.requests.raised import as_raised, unsendable
 from atomr_mp_workers.requests.request import Request, Run, encode, passes
 from atomr_mp_workers.requests.streams.open_streams import OpenStreams
 
@@ -78,7 +78,7 @@ class StepsRun(Run):
 
 
 class PartSink:
-    """Takes the parts and the end of one stream; on the actor's thread.
+    """Takes the parts and the end of one stream; on the actor's thread. What it cannot take fails that stream alone.
 
     Args:
         stream: The stream. Of a stream of a world only rank 0 keeps parts and the result.
@@ -90,7 +90,7 @@ class PartSink:
         self._store = store
 
     def keep(self, part: Any) -> None:
-        """Hold a part until the step has ended."""
+        """Hold a part until the step has ended; never raises."""
         own_process.check()
         stream = self._stream
         if stream.error is not None or stream.closing is not None or not stream.sends:
@@ -105,6 +105,10 @@ class PartSink:
         except errors.InvalidRequest as refused:
             stream.error = unsendable(stream, part, refused)
             return
+        except BaseException as raised:  # noqa: BLE001 - a part may have code of its own, or there is no room
+            own_process.check()
+            stream.fail(raised)
+            return
         stream.fresh.append((encoded, nbytes))
         stream.fresh_bytes += nbytes
         held, held_bytes = len(stream.held) + len(stream.fresh), stream.held_bytes + stream.fresh_bytes
@@ -116,13 +120,21 @@ class PartSink:
             )
 
     def end(self, result: Any) -> None:
-        """Take the result."""
+        """Take the result; never raises, so that a stream that is over has a result or an error."""
+        own_process.check()
         stream = self._stream
-        stream.conclude(self._store.buffers.moved(stream.holder, result) if stream.sends else None)
+        try:
+            moved = self._store.buffers.moved(stream.holder, result) if stream.sends else None
+        except BaseException as raised:  # noqa: BLE001 - as in `keep`
+            own_process.check()
+            stream.fail(raised)
+        else:
+            stream.conclude(moved)
 
-    def fail(self, error: BaseException) -> None:
-        """Take the error."""
-        self._stream.fail(error)
+    def fail(self, error: object) -> None:
+        """Take the error, as `raise` takes it: a class is called, and what is no exception fails; never raises."""
+        own_process.check()
+        self._stream.fail(as_raised(error))
 
 
 class SteppedMethod:
