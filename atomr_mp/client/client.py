@@ -269,6 +269,7 @@ class Client:
             lane.learn_later(gang, undeclared)
         return gang
 
+    @interrupts.defer_interrupts
     def stream_gang(
         self,
         world: WorldInfo,

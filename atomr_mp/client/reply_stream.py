@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from atomr_mp import errors
+from atomr_mp.client import interrupts
 from atomr_mp.client.reply import ArrivedPart, StreamReply, decode
 from atomr_mp.client.stream_closer import StreamCloser
 from atomr_mp.protocol import amounts
@@ -114,11 +115,8 @@ class ReplyStream:
         arrived = self._reply.arrived
         if not arrived or self._closed or self._unread is not None or arrived[0].leases is not None:
             return None
-        part = self._reply.take_part(self._lane.go_on)
-        if part is None:
-            return None
-        self.parts += 1
-        return (self._decode(part),)
+        part = self._take()
+        return None if part is None else (self._decode(part),)
 
     @property
     def has_part(self) -> bool:
@@ -289,13 +287,29 @@ class ReplyStream:
     # --- both ------------------------------------------------------------------------------------------------------
 
     def _take(self) -> ArrivedPart | None:
-        """Take the next part if it has come, and the stream was not closed."""
-        part, self._unread = self._unread, None
-        if part is None and not self._closed:
-            part = self._reply.take_part(self._lane.go_on)
-        if part is not None:
-            self.parts += 1
+        """Take the next part if it has come, and the stream was not closed; one that is interrupted stays the next."""
+        if self._unread is None and not self._reply.arrived:
+            return None
+        held = interrupts.hold()  # else its credit might be lost with it, and its worker would wait for ever
+        part: ArrivedPart | None = None
+        try:
+            part, self._unread = self._unread, None
+            if part is None and not self._closed:
+                part = self._reply.take_part(self._lane.go_on)
+            if part is not None:
+                self.parts += 1
+        finally:
+            if held:
+                self._let_go(held, part)
         return part
+
+    def _let_go(self, held: int, part: ArrivedPart | None) -> None:
+        try:
+            interrupts.let_go(held)
+        except KeyboardInterrupt:
+            if part is not None:
+                self._keep_unread(part)
+            raise
 
     def _decode(self, part: ArrivedPart) -> Any:
         try:

@@ -128,6 +128,7 @@ class ThreadsLane(Lane):
         left_s = max(0.0, (reply.deadline_ns - time.monotonic_ns()) / 1e9)
         reply.kept = (*reply.kept, *self._memory.get().lend(foreign, device, left_s))
 
+    @interrupts.defer_interrupts
     def wait_for_part(self, stream: StreamReply, timeout_s: float | None) -> bool:
         """Wait for a part of a stream, or its end; False if neither comes within `timeout_s`."""
         until_ns = FAR_NS if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
