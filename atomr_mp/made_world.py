@@ -6,12 +6,16 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+import msgspec
+
 from atomr_mp import errors
+from atomr_mp.client import interrupts
 from atomr_mp.client.worlds import ref_checks
 from atomr_mp.device import DEFAULT_DEADLINE_S
 from atomr_mp.protocol import amounts
 from atomr_mp.protocol import ref_collectives as kinds
 from atomr_mp.protocol.keywords import checks_names
+from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.world_names import OF_MADE_WORLD, missing
 from atomr_mp.world import AnyWorld
@@ -72,6 +76,13 @@ class MadeWorld(AnyWorld):
     ) -> None:
         self.close()
 
+    def _now(self) -> WorldInfo:
+        found = super()._now()
+        if self._closed and found.state not in {WorldState.ENDING, WorldState.ENDED}:
+            found = msgspec.structs.replace(found, state=WorldState.ENDING)  # the supervisor will say so
+        return found
+
+    @interrupts.defer_interrupts
     def close(self) -> None:
         """End the world; what its ranks have begun runs to its end. May be called twice."""
         if not self._closed:

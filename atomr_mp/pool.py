@@ -659,7 +659,8 @@ class Pool:
         given: Any = devices
         if isinstance(given, Sequence):
             given = [each.index if self._is_own(each) else each for each in given]
-        world = MadeWorld(self._client, self._client.make_world(devices_of(given, len(self.devices))))
+        client = self._client
+        world = client.make_world(devices_of(given, len(self.devices)), lambda number: MadeWorld(client, number))
         with contextlib.suppress(TimeoutError, errors.DeviceUnavailable):  # calls say why it is not ready
             world.wait_ready(WORLD_READY_S)
         return world

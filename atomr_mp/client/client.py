@@ -348,24 +348,37 @@ class Client:
                 self._blocking.watch(gang)  # it has to be sent even if no thread waits for an answer
         return gang, lane
 
-    def make_world(self, devices: list[int]) -> int:
-        """Make a world of this session for collectives on refs; return its number.
+    @interrupts.defer_interrupts
+    def make_world(self, devices: list[int], handle: Callable[[int], _Handle]) -> _Handle:
+        """Make a world of this session for collectives on refs; return its handle, which `handle` makes of its number.
+
+        A world without a handle, since this thread was interrupted or the answer came too late, is closed again.
 
         Raises:
             InvalidRequest: A device does not exist, or is named twice.
             Overloaded: There are as many worlds as may be.
             Unsupported: This pool's backend has no worlds.
+            DeviceUnavailable: The world has ended already.
             PoolLost: There is no pool any more, or this client was closed.
         """
         self.check()
-        answered = self._session.ask(lambda number: MakeWorld(number, devices), ANSWER_S).message
+
+        def close(made: object) -> None:
+            assert isinstance(made, WorldMade)
+            self.close_world(made.world)
+
+        answered = self._session.ask(lambda number: MakeWorld(number, devices), ANSWER_S, undo=close).message
         assert isinstance(answered, WorldMade)
-        return answered.world
+        if answered.world not in self.worlds.by_number:  # the news of its end came first
+            self.check()
+            raise errors.DeviceUnavailable("the new world has ended before this client could use it; make another")
+        return handle(answered.world)
 
     def watch_world(self, handle: object, number: int) -> None:
         """End a world that this session has made once its handle is gone."""
         self._world_closer.watch(handle, number)
 
+    @interrupts.defer_interrupts
     def close_world(self, number: int) -> None:
         """End a world that this session has made."""
         self._world_closer.forget(number)
@@ -684,6 +697,7 @@ ANSWER_S: Final = 60.0
 """How long to wait for the supervisor's answer."""
 
 _Gang = TypeVar("_Gang", GangReply, GangStream)
+_Handle = TypeVar("_Handle")
 
 _OUTDATED: Final = (errors.DeviceUnavailable, errors.PoisonRequest, errors.GpuRefStale)
 """Refusals by what was last heard in the session; it is read before they are final."""

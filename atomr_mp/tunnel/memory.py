@@ -116,8 +116,14 @@ class CarriedMemory(ClientMemory):
         key = SlabKey(slab, releases.device, releases.generation)
         ask = self._ask
 
+        def close(_: object) -> None:
+            self._copier.close_slab(key)
+            unmapped()
+
         def open_slab() -> int:
-            opened, _ = ask(lambda number: session.OpenSlab(number, key.device, key.generation, slab), ASK_TIMEOUT_S)
+            opened, _ = ask(
+                lambda number: session.OpenSlab(number, key.device, key.generation, slab), ASK_TIMEOUT_S, undo=close
+            )
             assert isinstance(opened, session.SlabOpened)
             return opened.nbytes
 

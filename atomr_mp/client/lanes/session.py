@@ -48,6 +48,11 @@ SupervisorNews = (
 )
 """Messages of the supervisor to lanes."""
 
+AnswerMessage = session.Answer | session.SlabOpened | session.WorldMade
+
+Undo = Callable[[AnswerMessage], object]
+"""Gives back what an answer has made."""
+
 
 class PoolSession:
     """One session with a pool. Thread-safe.
@@ -67,7 +72,7 @@ class PoolSession:
     workers_live = False
     """Whether only the session has ended, and not the pool: its workers will not disconnect."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - one statement for each attribute
         self,
         connection: SessionEnd,
         welcome: session.Welcome,
@@ -120,6 +125,8 @@ class PoolSession:
         self._questions = itertools.count(1)
         self._answers: dict[int, Answered | None] = {}
         """Answers for which threads wait."""
+        self._undoes: Final[dict[int, Undo]] = {}
+        """What gives back what questions make whose answers no thread waits for any more."""
         self._kept = False
         """Whether the connection lasts until mappings have ended."""
         self._releases_lock = threading.Lock()
@@ -203,7 +210,11 @@ class PoolSession:
 
     @interrupts.defer_interrupts
     def ask(
-        self, question: Callable[[int], session.FromClient], timeout_s: float, descriptor: int | None = None
+        self,
+        question: Callable[[int], session.FromClient],
+        timeout_s: float,
+        descriptor: int | None = None,
+        undo: Undo | None = None,
     ) -> Answered:
         """Ask a question in the session; wait for the answer and the descriptor that came with it. Thread-safe.
 
@@ -211,6 +222,8 @@ class PoolSession:
             question: Returns the message with the given id; called when nothing else can be sent before it.
             timeout_s: How long to wait.
             descriptor: Travels with it; stays the caller's.
+            undo: Gives back what was made if the answer comes too late, or this thread is interrupted; takes the
+                answer, on whichever thread, which may hold the session's lock.
 
         Raises:
             PoolLost: There is no pool any more.
@@ -218,6 +231,7 @@ class PoolSession:
             AtomrError: It was refused.
         """
         number = next(self._questions)
+        answered: Answered | None = None
         self._answers[number] = None
         try:
             try:
@@ -227,12 +241,16 @@ class PoolSession:
                 raise (self.lost or lost).again(maybe_executed=False) from lost
             if not self.wait_until(lambda: self._answers[number] is not None, timeout_s):
                 raise errors.DeadlineExceeded(f"the supervisor did not answer within {timeout_s:g} s")
-            answered, self._answers[number] = self._answers[number], None
+            answered = self._answers[number]
         finally:
             with self.lock:
-                too_late = self._answers.pop(number)
-            if too_late is not None and too_late.descriptor is not None:
-                os.close(too_late.descriptor)
+                too_late = None if answered is not None else self._answers.pop(number)
+                if answered is not None:
+                    del self._answers[number]
+                elif too_late is None and undo is not None:
+                    self._undoes[number] = undo
+            if too_late is not None:
+                self._drop(too_late, undo)
         assert answered is not None
         if isinstance(answered.message, session.Answer) and answered.message.error is not None:
             raise answered.message.error.error()
@@ -266,15 +284,23 @@ class PoolSession:
                 raise self.lost.again(maybe_executed=False)
             self._connection.send(message(), descriptor)
 
-    def _answer(self, message: session.Answer | session.SlabOpened | session.WorldMade) -> None:
+    def _answer(self, message: AnswerMessage) -> None:
         """Keep an answer for the thread that waits for it."""
         carries = isinstance(message, session.SlabOpened)
         descriptor = self._connection.take_descriptor(message.id) if carries else None
         if message.id in self._answers:
             self._answers[message.id] = Answered(message, descriptor)
             self._wake_waiting()
-        elif descriptor is not None:
-            os.close(descriptor)
+        else:
+            self._drop(Answered(message, descriptor), self._undoes.pop(message.id, None))
+
+    def _drop(self, answered: Answered, undo: Undo | None) -> None:
+        """Give back what an answer has made that nobody takes."""
+        if answered.descriptor is not None:
+            os.close(answered.descriptor)
+        refused = isinstance(answered.message, session.Answer) and answered.message.error is not None
+        if undo is not None and not refused:
+            undo(answered.message)
 
     def _wake_waiting(self) -> None:
         for eventfd in self._waiting:
@@ -394,7 +420,7 @@ class PoolSession:
 class Answered(NamedTuple):
     """An answer in the session."""
 
-    message: session.Answer | session.SlabOpened | session.WorldMade
+    message: AnswerMessage
     descriptor: int | None
     """The descriptor that came with it; the asker closes it."""
 

@@ -212,10 +212,10 @@ class ClientSlabs:
             self._bytes += size
         try:
             return self._make(nbytes, size)
-        except errors.AtomrError:
+        except BaseException as error:
             with self._lock:
                 self._bytes -= size
-            if nbytes > MAX_PAYLOAD_BYTES:
+            if nbytes > MAX_PAYLOAD_BYTES or not isinstance(error, errors.AtomrError):  # such as an interrupt
                 raise
             return None
 

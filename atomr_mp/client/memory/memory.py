@@ -567,7 +567,9 @@ class ClientMemory:
 
     def _open(self, releases: Releases, slab: int, unmapped: Callable[[], object]) -> SlabMapping:
         opened, descriptor = self._ask(
-            lambda number: session.OpenSlab(number, releases.device, releases.generation, slab), ASK_TIMEOUT_S
+            lambda number: session.OpenSlab(number, releases.device, releases.generation, slab),
+            ASK_TIMEOUT_S,
+            undo=lambda _: unmapped(),
         )
         assert isinstance(opened, session.SlabOpened)
         if descriptor is not None:
@@ -590,7 +592,7 @@ class ClientMemory:
             registered = next(self._own_slabs)
             return session.RegisterSlab(number, registered, nbytes)
 
-        self._ask(numbered, ASK_TIMEOUT_S, descriptor)
+        self._ask(numbered, ASK_TIMEOUT_S, descriptor, undo=lambda _: self._forget(registered))
         return registered
 
     def _forget(self, slab: int) -> None:
