@@ -9,6 +9,7 @@ a coroutine waits by `arrival` or is told that the pool is starting.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
@@ -108,12 +109,18 @@ class KnownMethods:
         return self.look_up(method)
 
     def named(
-        self, method: str, info: MethodInfo, args: tuple[Any, ...], kwargs: dict[str, Any], deadline_s: float
+        self, method: str, info: MethodInfo, args: tuple[Any, ...], kwargs: Any, deadline_s: float
     ) -> dict[str, Any]:
-        """Return all arguments of a call by name."""
+        """Return all arguments of a call by name.
+
+        Raises:
+            InvalidRequest: The names are no texts, or not those of the method.
+        """
+        if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+            raise errors.InvalidRequest(f"{method}: kwargs are a dict of arguments by name; got {kwargs!r:.200}")
         if info is NOT_KNOWN_YET:
             if not args:
-                return kwargs
+                return dict(kwargs)
             info = self.known(method, deadline_s)
         return all_named(method, info.parameters, args, kwargs)
 

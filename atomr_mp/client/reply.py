@@ -253,7 +253,12 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
 
         Callbacks run on whichever thread receives the answer (in the event loop for its own replies) and must be
         short. With nobody waiting, a background thread receives.
+
+        Raises:
+            InvalidRequest: It cannot be called.
         """
+        if not callable(callback):
+            raise errors.InvalidRequest(f"a callback is called with the reply; got {callback!r:.200}")
         if not self.lane.add_callback(self, callback):
             callback(self)
 

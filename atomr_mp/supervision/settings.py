@@ -25,6 +25,10 @@ OFF: Final = "off"
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
+MADE_PREFIX: Final = "made-"
+"""The names of worlds that clients make begin with it; no world of the settings' does."""
+
+
 class WorldSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A world: actors over several devices, whose methods are called on all of them as one."""
 

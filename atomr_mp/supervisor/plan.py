@@ -15,7 +15,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.decoders import known
 from atomr_mp.protocol.messages.control import MAX_WORLD_ACTORS, ActorSpec, Execution
 from atomr_mp.protocol.words import counted, did_you_mean, place_of, these_devices
-from atomr_mp.supervision.settings import PoolSettings, WorldSettings
+from atomr_mp.supervision.settings import MADE_PREFIX, PoolSettings, WorldSettings
 
 OMP_THREADS: Final = "OMP_NUM_THREADS"
 
@@ -305,9 +305,10 @@ def _check_world(name: str, world: WorldSettings, specs: Mapping[str, ActorSpec]
     Raises:
         ConfigurationError: It cannot be.
     """
-    if not _WORLD_NAME.fullmatch(name):
+    if not _WORLD_NAME.fullmatch(name) or name.startswith(MADE_PREFIX):
         raise errors.ConfigurationError(
-            f"{name!r} is no name for a world; use 1 to 64 of A-Z a-z 0-9 . _ - and no dot in front"
+            f"{name!r} is no name for a world; use 1 to 64 of A-Z a-z 0-9 . _ - and no dot in front, and none that "
+            f"begins with {MADE_PREFIX!r}, as worlds that clients make"
         )
     what = f"world {name!r}"
     for noun, named in (("device", world.devices), ("actor", world.actors)):

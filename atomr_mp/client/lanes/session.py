@@ -126,7 +126,7 @@ class PoolSession:
         self._answers: dict[int, Answered | None] = {}
         """Answers for which threads wait."""
         self._undoes: Final[dict[int, Undo]] = {}
-        """What gives back what questions make whose answers no thread waits for any more."""
+        """The undoing of questions whose threads wait no longer."""
         self._kept = False
         """Whether the connection lasts until mappings have ended."""
         self._releases_lock = threading.Lock()
@@ -295,7 +295,7 @@ class PoolSession:
             self._drop(Answered(message, descriptor), self._undoes.pop(message.id, None))
 
     def _drop(self, answered: Answered, undo: Undo | None) -> None:
-        """Give back what an answer has made that nobody takes."""
+        """Undo an answer, since its thread waits no longer."""
         if answered.descriptor is not None:
             os.close(answered.descriptor)
         refused = isinstance(answered.message, session.Answer) and answered.message.error is not None

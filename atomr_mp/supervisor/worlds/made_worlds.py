@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from atomr_mp import checks, errors
 from atomr_mp.protocol.messages.devices import WorldInfo
 from atomr_mp.protocol.words import counted, these_devices
-from atomr_mp.supervision.settings import WorldSettings
+from atomr_mp.supervision.settings import MADE_PREFIX, WorldSettings
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import MOST_ON_GPU, WorldPlan
 from atomr_mp.supervisor.worlds.keeper import WorldKeeper
@@ -102,7 +102,8 @@ class MadeWorlds:
         """Make a world; return its number, or the error if no descriptors are left."""
         self._last = number = self._last + 1
         timeout_s = WorldSettings(devices=list(devices), actors=[]).begin_timeout_s  # its default
-        plan = WorldPlan(number, f"made-{number}", list(devices), [], timeout_s, session, self._backend == "cuda")
+        name = f"{MADE_PREFIX}{number}"
+        plan = WorldPlan(number, name, list(devices), [], timeout_s, session, self._backend == "cuda")
         try:
             keeper = self._worlds.add(
                 plan, functools.partial(self._tell, session), functools.partial(self._freed, number)

@@ -25,6 +25,12 @@ async def endless() -> AsyncIterator[int]:
         (lambda pool: pool.call("Crossing.plain", 1, device="0"), "device is a whole number from 0 to 0; got '0'"),
         (lambda pool: pool.call("Crossing.plain", 1, device=1.0), "device is a whole number from 0 to 0; got 1.0"),
         (lambda pool: pool.device("0"), "device is a whole number"),
+        (lambda pool: pool.call("Crossing.plain", kwargs={1: 1}), "kwargs are a dict of arguments by name"),
+        (lambda pool: pool.call("Crossing.plain", kwargs="x"), "kwargs are a dict of arguments by name"),
+        (
+            lambda pool: pool.call("Crossing.plain", 1).add_done_callback(5),
+            "a callback is called with the reply; got 5",
+        ),
         (lambda pool: pool.map("Crossing.plain", endless()), "pool.amap"),
         (lambda pool: pool.map("Crossing.plain", 3), "items must be an iterable; these are 3"),
         (lambda pool: pool.map("Crossing.plain", [1], journal=3), "journal must be a file's path; got 3"),

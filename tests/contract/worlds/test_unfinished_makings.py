@@ -1,4 +1,4 @@
-"""A world whose making is interrupted, late, or overtaken by its end leaves nothing behind that nobody can close."""
+"""A world whose making is interrupted, late, or overtaken by its end is closed: no handle of it is left."""
 
 from __future__ import annotations
 

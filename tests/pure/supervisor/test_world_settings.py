@@ -69,6 +69,7 @@ def test_worlds_are_numbered_as_they_are_given_and_their_actors_run_there_alone(
         ({"tp": {**TP, "actors": "Mlp"}}, "world 'tp': actors is 'Mlp'"),
         ({"tp": {**TP, "begin_timeout_s": 0}}, "world 'tp': begin_timeout_s is 0"),
         ({"tp": {**TP, "begin_timeout_s": 1e300}}, "world 'tp': begin_timeout_s must be a positive number"),
+        ({"made-1": TP}, "'made-1' is no name for a world"),
         ({"": TP}, "'' is no name for a world"),
         ({".tp": TP}, "'.tp' is no name for a world"),
         ({"t p": TP}, "'t p' is no name for a world"),
