@@ -177,7 +177,7 @@ class Client:
             PoolLost: There is no pool any more, or this client was closed.
         """
         if self.forked:
-            raise errors.PoolLost(FORKED)
+            raise errors.PoolLost(FORKED, maybe_executed=False)
         if self.worlds.of_actors:
             self.worlds.refuse(method, self.methods)
         held = interrupts.hold()
@@ -321,7 +321,7 @@ class Client:
     ) -> tuple[_Gang, Lane]:
         """Send what `make` makes, by the lane of the caller; return it, and the lane."""
         if self.forked:
-            raise errors.PoolLost(FORKED)
+            raise errors.PoolLost(FORKED, maybe_executed=False)
         self._refuse_own(world, method)
         loop, holds = running_loop(), False
         if loop is not None and Kernel.is_here and in_cell():
@@ -411,7 +411,7 @@ class Client:
             PoolLost: There is no pool any more, or this client was closed.
         """
         if self.forked:
-            raise errors.PoolLost(FORKED)
+            raise errors.PoolLost(FORKED, maybe_executed=False)
         self.worlds.refuse(method, self.methods)
         loop = running_loop()
         assert loop is not None
@@ -448,7 +448,7 @@ class Client:
             PoolLost: There is no pool any more, or this client was closed.
         """
         if self.forked:
-            raise errors.PoolLost(FORKED)
+            raise errors.PoolLost(FORKED, maybe_executed=False)
         self.worlds.refuse(method, self.methods)
         loop = calling_loop()
         lane: Lane = self._blocking if loop is None else self._loops.get(loop) or self._new_lane(loop)
@@ -566,7 +566,7 @@ class Client:
             PoolLost: The pool has ended, this client was closed, or this process was forked from the client's.
         """
         if self.forked:
-            raise errors.PoolLost(FORKED)
+            raise errors.PoolLost(FORKED, maybe_executed=False)
         self.read_session()
         if self.lost is not None:
             raise self.lost.again(maybe_executed=False)

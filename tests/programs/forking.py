@@ -20,7 +20,8 @@ def outcome(attempt: Callable[[], object]) -> str:
     try:
         attempt()
     except errors.AtomrError as error:
-        return type(error).__name__
+        sent = getattr(error, "maybe_executed", True)
+        return type(error).__name__ if sent else f"{type(error).__name__}, unsent"
     return "nothing"
 
 
@@ -36,7 +37,7 @@ with atomr_mp.start(actors=[actor], gpus=1, backend="host", run_dir=run_dir) as 
             outcome(pending.cancel),
             outcome(pool.close),
         ]
-        os.write(theirs, " ".join(found).encode())
+        os.write(theirs, "; ".join(found).encode())
         with Path(f"{end}.go").open("rb", buffering=0) as go:
             go.read(1)
         os._exit(0)
