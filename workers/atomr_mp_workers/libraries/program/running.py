@@ -94,7 +94,6 @@ def _running(
     turn_ns = TURN_NS if around.in_turns else NEVER_NS
     number, until_ns = 0, time.monotonic_ns() + turn_ns
     walk = Walk(plan.instructions)
-    recorder = timeline.recorder
     _clear(plan, slots)
     try:
         while (following := walk.next()) is not None:
@@ -105,13 +104,7 @@ def _running(
                 yield from _chosen(plan, slots, around, walk, following, laters)
                 continue
             number, step = following, plan.steps[following]
-            began_ns = 0 if recorder is None else time.monotonic_ns()
-            result = step.run(step.actual(slots))
-            while type(result) is Next:
-                yield True
-                result = result.enqueue()
-            if recorder is not None:
-                recorder.span(SpanKind.STEP, step.name, began_ns, 0, current_request())
+            result = yield from _done(step, slots)
             if type(result) is Later:
                 laters.append((number, result))
     except _EndedError as ended:
@@ -128,6 +121,18 @@ def _running(
         plan.frames.append(frame)
     result = answer(plan, slots.__getitem__)
     return Later(lambda: judged(plan.steps, laters, failed, result)) if laters else result
+
+
+def _done(step: PreparedStep, slots: list[DeviceArray]) -> Generator[bool, None, Any]:
+    """Do a step, and record it if the pool is traced; yield when it has to wait. Returns its result."""
+    recorder, began_ns = timeline.recorder, time.monotonic_ns()
+    result = step.run(step.actual(slots))
+    while type(result) is Next:
+        yield True
+        result = result.enqueue()
+    if recorder is not None:
+        recorder.span(SpanKind.STEP, step.name, began_ns, 0, current_request())
+    return result
 
 
 class _EndedError(Exception):
