@@ -12,6 +12,9 @@ content with less."""
 SLAB_BYTES: Final = 64 * 2**20
 """Usual size of a slab; a buffer larger than half of it has a slab of its own."""
 
+PAGE_BYTES: Final = 2 * 2**20
+"""Granularity of large slabs: CUDA's, and that of huge pages."""
+
 
 class Space:
     """The free and taken ranges of one slab.
@@ -75,8 +78,9 @@ def aligned(nbytes: int) -> int:
 
 def slab_bytes_for(nbytes: int) -> int:
     """Return the size of a new slab in which there is room for a buffer of `nbytes`."""
-    return SLAB_BYTES if nbytes <= SLAB_BYTES // 2 else -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
+    return SLAB_BYTES if nbytes <= SLAB_BYTES // 2 else -(-nbytes // PAGE_BYTES) * PAGE_BYTES
 
 
-_PAGE_BYTES: Final = 2 * 2**20
-"""Granularity of large slabs: CUDA's, and that of huge pages."""
+def slab_bytes_within(nbytes: int) -> int:
+    """Return the size of the largest slab that so many bytes allow, 0 for none."""
+    return max(0, nbytes) // PAGE_BYTES * PAGE_BYTES

@@ -538,6 +538,17 @@ def test_memory_that_lies_unused_is_given_up_when_it_is_wanted(ledger: Ledger, h
         assert (ref.numpy() == 1).all()
 
 
+@pytest.mark.parametrize("mib", [2, 32, 100])
+def test_all_of_a_small_limit_holds_small_arrays(ledger: Ledger, mib: int) -> None:
+    """A slab is as small as what its limit leaves."""
+    with ledger.start(gpus=1, memory_bytes=mib * 2**20) as pool:
+        fits = mib * 2**20 // 800_000 - 2
+        kept = [pool.device().put(np.full(100_000, at, np.float64)) for at in range(fits)]
+        with pytest.raises(errors.OutOfMemory):
+            kept.extend(pool.device().put(np.ones(100_000)) for _ in range(4))
+        assert [float(each.numpy()[-1]) for each in kept[:fits]] == [*range(fits)]
+
+
 def test_many_arrays_may_be_more_than_a_message_takes(pool: atomr_mp.Pool) -> None:
     """Arrays beyond a message's limit are shared like larger ones, there and back, though each alone would fit."""
     size = SHARED_BYTES - 1

@@ -181,7 +181,7 @@ class DeviceMemory(RuleBasedStateMachine):
         self.patches = contextlib.ExitStack()
         for patch in (
             mock.patch.object(allocation, "SLAB_BYTES", SMALL_SLAB_BYTES),
-            mock.patch.object(allocation, "_PAGE_BYTES", SMALL_PAGE_BYTES),
+            mock.patch.object(allocation, "PAGE_BYTES", SMALL_PAGE_BYTES),
             mock.patch.object(slabs_module, "CACHED_BYTES", CACHED_BYTES),
             mock.patch.object(shares_module, "time", self.clock),
         ):
@@ -819,7 +819,7 @@ def small() -> Iterator[Clock]:
     clock = Clock()
     with (
         mock.patch.object(allocation, "SLAB_BYTES", SMALL_SLAB_BYTES),
-        mock.patch.object(allocation, "_PAGE_BYTES", SMALL_PAGE_BYTES),
+        mock.patch.object(allocation, "PAGE_BYTES", SMALL_PAGE_BYTES),
         mock.patch.object(shares_module, "time", clock),
     ):
         yield clock

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from atomr_mp import checks, errors
-from atomr_mp.protocol.allocation import aligned, slab_bytes_for
+from atomr_mp.protocol.allocation import aligned, slab_bytes_for, slab_bytes_within
 from atomr_mp.protocol.refs import SlabNumber
 from atomr_mp_workers.device.base import Event, Slab, WorkerDevice
 from atomr_mp_workers.fault_points import hooks
@@ -331,23 +331,25 @@ class SlabTable:
     def _make(self, size: int, requested_bytes: int, device: WorkerDevice) -> Slab:
         """Make a slab; if there is no memory, try again after freeing all unused memory. Without the lock.
 
+        It is smaller than `size` where that is all that its quota leaves, and the requested bytes still have room.
+
         Raises:
             OutOfMemory: There is no memory.
         """
         try:
             with self.lock:
-                self._reserve(size, requested_bytes, device)
-            return self._make_reserved(size, device)
+                reserved = self._reserve(size, requested_bytes, device)
+            return self._make_reserved(reserved, device)
         except errors.OutOfMemory:
             self.on_shortage()
             self._device.free_caches()
             with self.lock:
                 self.take_back(everything=True)
-                self._reserve(size, requested_bytes, device)
+                reserved = self._reserve(size, requested_bytes, device)
         background = self._device.background
         if background is not None:
             background.finish()
-        return self._make_reserved(size, device)
+        return self._make_reserved(reserved, device)
 
     def _make_reserved(self, size: int, device: WorkerDevice) -> Slab:
         """Make a slab that is counted already; uncount it if it cannot be made. Without the lock.
@@ -388,8 +390,8 @@ class SlabTable:
             else:
                 self._took(device, -spare.nbytes)
 
-    def _reserve(self, size: int, requested_bytes: int, device: WorkerDevice) -> None:
-        """Count a slab before it is made, after freeing empty ones if there is no room. With the lock.
+    def _reserve(self, size: int, requested_bytes: int, device: WorkerDevice) -> int:
+        """Count a slab before it is made, after freeing empty ones if there is no room; return its size. With the lock.
 
         Raises:
             OutOfMemory: There is no room.
@@ -401,6 +403,9 @@ class SlabTable:
                 break
             if slab.device is device:
                 self._free_if_unused(slab)
+        room = slab_bytes_within(self.quota_bytes - self.bytes_on[device])
+        if room < size and room >= aligned(requested_bytes):
+            size = room
         if self.bytes_on[device] + size > self.quota_bytes:
             raise errors.OutOfMemory(
                 f"{requested_bytes} bytes do not fit on device {self._index}: its slabs take "
@@ -410,6 +415,7 @@ class SlabTable:
                 requested_bytes=requested_bytes,
             )
         self._took(device, size)
+        return size
 
     def _free_if_unused(self, slab: OwnSlab) -> None:
         if slab.space or slab.opened:
