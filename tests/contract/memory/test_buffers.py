@@ -724,7 +724,7 @@ def test_a_large_result_that_cannot_be_opened_now_says_that_its_request_ran(
 ) -> None:
     """Whoever goes by `maybe_executed` must not run it twice; the reply keeps its answer."""
 
-    def refuse(*_arguments: object) -> NoReturn:
+    def refuse(*_arguments: object, **_options: object) -> NoReturn:
         raise trouble
 
     reply = pool.call("Keeper.large", 200_000)
@@ -743,7 +743,7 @@ def test_a_part_that_cannot_be_opened_now_is_the_next_one_again(
 ) -> None:
     """No part of a stream is passed over, and none is counted before it was read."""
 
-    def refuse(*_arguments: object) -> NoReturn:
+    def refuse(*_arguments: object, **_options: object) -> NoReturn:
         raise errors.Overloaded("the supervisor has no descriptor left")
 
     async def read() -> list[float]:
@@ -787,10 +787,10 @@ def test_an_event_loop_turns_while_a_task_opens_large_results(
     async def use() -> None:
         loop, asked = asyncio.get_running_loop(), asyncio.Event()
 
-        def ask_late(*arguments: Any) -> Any:
+        def ask_late(*arguments: Any, **options: Any) -> Any:
             loop.call_soon_threadsafe(asked.set)
             assert go.wait(DEADLINE_S), "the loop stands still"
-            return ask(*arguments)
+            return ask(*arguments, **options)
 
         monkeypatch.setattr(local_client(pool).memory, "_ask", ask_late)
         reading = asyncio.ensure_future(read())
