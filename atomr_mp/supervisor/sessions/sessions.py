@@ -610,9 +610,10 @@ class Sessions:
             self._send(each, message, descriptor)
         for ended in each.lasting.ends:
             self._send(each, ended)
-        self._send(each, session.TraceChanged(self._traces.is_on))
         living = [(device.index, worker.generation) for device in self._devices for worker in device.roles.all]
         self._send(each, session.SessionResumed([session.LivingIncarnation(*worker) for worker in living]))
+        if self._traces.is_on:  # whoever has missed the end of one notes times that nobody reads
+            self._send(each, session.TraceChanged(on=True))
         return each
 
     def _announce(self, message: suspects.Suspicions, number: int) -> None:

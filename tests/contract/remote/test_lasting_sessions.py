@@ -139,7 +139,7 @@ def test_a_session_goes_on_as_it_was(supervisor: Supervisor, client: FarClient) 
     assert isinstance(kept, session.SlabKept)
     assert client.content(kept) == b"two"
     living = [session.LivingIncarnation(0, 1), session.LivingIncarnation(1, 1)]
-    assert told == [ended(3), ended(4), session.TraceChanged(on=False), session.SessionResumed(living)]
+    assert told == [ended(3), ended(4), session.SessionResumed(living)]
     register(client.connection, 3)
     assert supervisor.hear(client.connection) == session.Answer(3)
     for worker in supervisor.workers:
