@@ -23,7 +23,7 @@ from atomr_mp import cli, errors
 from atomr_mp.process.files.events import read_events
 from tests import remote as served
 from tests.crash.remote.test_remote_lost import connect, through
-from tests.support import ACTORS, DEADLINE_S, Ledger, settled, standby_pid, wait_generation
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation
 from tests.worlds import on_host, start
 
 STREAMING: Final = f"{ACTORS}/streaming_worldly.py:Streaming"
@@ -212,7 +212,7 @@ def test_an_order_says_which_stopped_process_holds_the_world(
 ) -> None:
     """The device is ready, by its standby. The command and an event name the process."""
     with start(ledger, STREAMING, 2, begin_timeout_s=NEVER_S, standby="hot", drain_timeout_s=NEVER_S) as pool:
-        assert standby_pid(pool, 1)
+        assert settled(lambda: all(each.standby is not None for each in pool.devices))
         pid = pool.devices[1].pid or 0
         os.kill(pid, signal.SIGSTOP)
         try:
