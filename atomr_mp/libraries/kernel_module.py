@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
 
 Lengths = SupportsIndex | Sequence[SupportsIndex]
-"""One to three lengths: x, y, z; those that are left out are 1."""
+"""Lengths along x, y and z. A length that is left out is 1."""
 
 
 class ModuleRequests(NamedTuple):

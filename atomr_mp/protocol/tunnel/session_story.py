@@ -73,6 +73,8 @@ class SessionStory:
         self._missed: Final[list[session.IncarnationEnded]] = []
         self._changed_worlds: Final[list[WorldInfo]] = []
         """Changes of worlds since that welcome."""
+        self._is_traced = False
+        """Whether the client has heard that the pool is traced."""
         self._kept: Final[set[int]] = set()
         """Slabs that the supervisor has."""
 
@@ -143,8 +145,8 @@ class SessionStory:
                 self._worlds[world.number] = world
             case session.IncarnationEnded(device_index, generation):
                 self._ends.setdefault(device_index, deque(maxlen=MOST_ENDS)).append(generation)
-            case suspects.Suspicions(changed):
-                self._note(changed)
+            case suspects.Suspicions() | session.TraceChanged():
+                self._note(message)
         return [message]
 
     def _hear_news(self, message: session.FromSupervisor) -> list[session.FromSupervisor]:
@@ -167,7 +169,9 @@ class SessionStory:
                     raise errors.ProtocolError("a session goes on without a welcome")
                 self.away = False
                 living_ones = {(each.device, each.generation) for each in living}
-                return [*self._catch_up(self._welcome, living_ones), *self._settle()]
+                # If the pool is traced still, the supervisor says so next.
+                over = self.hear(session.TraceChanged(on=False)) if self._is_traced else []
+                return [*self._catch_up(self._welcome, living_ones), *over, *self._settle()]
             case _:
                 raise errors.ProtocolError(f"{type(message).__name__} before a session goes on")
         return []
@@ -249,8 +253,11 @@ class SessionStory:
                 self._said.remove(each)
                 return
 
-    def _note(self, changed: list[suspects.Suspicion]) -> None:
-        for each in changed:
+    def _note(self, message: suspects.Suspicions | session.TraceChanged) -> None:
+        if isinstance(message, session.TraceChanged):
+            self._is_traced = message.on
+            return
+        for each in message.changed:
             if each.verdict is suspects.Verdict.CLEARED:
                 self._suspicions.pop(each.request, None)
             else:

@@ -612,7 +612,7 @@ class Sessions:
             self._send(each, ended)
         living = [(device.index, worker.generation) for device in self._devices for worker in device.roles.all]
         self._send(each, session.SessionResumed([session.LivingIncarnation(*worker) for worker in living]))
-        if self._traces.is_on:  # whoever has missed the end of one notes times that nobody reads
+        if self._traces.is_on:
             self._send(each, session.TraceChanged(on=True))
         return each
 

@@ -1,4 +1,4 @@
-"""Traces of running pools: what is in them, who may make them, and that there is a whole file whatever ends."""
+"""Traces of running pools: their content, and who may make them. The file is whole whatever ends."""
 
 from __future__ import annotations
 

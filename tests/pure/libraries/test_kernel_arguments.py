@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_told(size: int, value: Any, words: str) -> None:
 
 
 def test_arrays_have_places_by_what_becomes_of_them() -> None:
-    """Inputs first, then outputs, then those that are read and written; one that is given twice is one."""
+    """Inputs come first, then outputs, then arrays of both kinds. An array that is given twice is sent once."""
     found = packed((8, 4, 8, 8, 8), A, 1, B, C, A, out=[C], inout=[B])
     assert (found.inputs, found.outputs, found.changed) == ([A], [C], [B])
     assert found.kinds == (("address", 0), ("int32", -1), ("address", 2), ("address", 1), ("address", 0))

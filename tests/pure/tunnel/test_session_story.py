@@ -47,6 +47,7 @@ class Resumptions(RuleBasedStateMachine):
         self.verdicts: dict[suspects.RequestKey, suspects.Suspicion] = {}
         self.worlds = {0: world(0, 1)}
         self.slabs: set[int] = set()
+        self.traced = False
         self.carried_out: list[session.FromClient] = []
         self.attached = False
         # What is on its way, and how far it has come.
@@ -62,6 +63,7 @@ class Resumptions(RuleBasedStateMachine):
         self.heard_ends: list[tuple[int, int]] = []
         self.knows: dict[suspects.RequestKey, suspects.Suspicion] = {}
         self.known_worlds: dict[int, devices.WorldInfo] = {}
+        self.knows_traced = False
         self.say(session.Hello(2, "client"))
         self.arrives()
         self.comes()
@@ -105,6 +107,7 @@ class Resumptions(RuleBasedStateMachine):
                 self.down += self.all_ends[-3:]
                 living = [session.LivingIncarnation(*each) for each in sorted(self.living)]
                 self.down.append(session.SessionResumed(living))
+                self.down += [session.TraceChanged(on=True)] * self.traced
             case session.RegisterSlab(number, slab):
                 assert slab not in self.slabs, "registered twice"
                 self.slabs.add(slab)
@@ -130,6 +133,8 @@ class Resumptions(RuleBasedStateMachine):
             case session.WorldChanged(changed_world):
                 assert changed_world != self.known_worlds.get(changed_world.number), "told for nothing"
                 self.known_worlds[changed_world.number] = changed_world
+            case session.TraceChanged(on):
+                self.knows_traced = on
             case session.IncarnationEnded():
                 self.heard_ends.append((message.device, message.generation))
             case suspects.Suspicions(changed):
@@ -197,6 +202,13 @@ class Resumptions(RuleBasedStateMachine):
         if self.attached:
             self.down.append(session.WorldChanged(changed))
 
+    @rule()
+    def trace(self) -> None:
+        """A trace of the pool begins or ends."""
+        self.traced = not self.traced
+        if self.attached:
+            self.down.append(session.TraceChanged(self.traced))
+
     @precondition(lambda self: self.up)
     @rule()
     def arrives(self) -> None:
@@ -256,6 +268,7 @@ class Resumptions(RuleBasedStateMachine):
         assert not self.story.away
         assert {index: each.generation for index, each in self.known.items()} == self.generations
         assert self.knows == self.verdicts
+        assert self.knows_traced == self.traced
         assert self.known_worlds == self.worlds
         for number in range(1, self.numbers + 1):
             assert number in self.answered

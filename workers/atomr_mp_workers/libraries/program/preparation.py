@@ -137,7 +137,7 @@ class Preparation:
                 elif needs is not None and view.slot not in needs:
                     what = f"step {number} ({steps[number].name})" if is_step else f"a condition before step {number}"
                     raise errors.InvalidRequest(
-                        f"{what} reads slot {view.slot}, which is not among those that are needed"
+                        f"{what} reads slot {view.slot}, which the program does not declare as needed"
                     )
             number += is_step
         self._check_settled(passed)
