@@ -244,13 +244,11 @@ class PoolSession:
             answered = self._answers[number]
         finally:
             with self.lock:
-                too_late = None if answered is not None else self._answers.pop(number)
-                if answered is not None:
-                    del self._answers[number]
-                elif too_late is None and undo is not None:
+                came = self._answers.pop(number)
+                if came is None and undo is not None:
                     self._undoes[number] = undo
-            if too_late is not None:
-                self._drop(too_late, undo)
+            if came is not None and answered is None:  # this thread waits no longer
+                self._drop(came, undo)
         assert answered is not None
         if isinstance(answered.message, session.Answer) and answered.message.error is not None:
             raise answered.message.error.error()

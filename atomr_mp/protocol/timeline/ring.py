@@ -70,9 +70,7 @@ class RecordWriter:
             words[_FIRST + at] = 0  # the next record is at the beginning
             at = 0
         first = 8 * (_FIRST + at + 1)
-        self._bytes[first : first + nbytes] = (
-            data  # no word: HEAD guards these bytes, and a checksum tells what is torn
-        )
+        self._bytes[first : first + nbytes] = data  # no word: HEAD and a checksum guard these bytes
         words[_FIRST + at] = nbytes << 32 | crc32(data)
         self._head = words[_HEAD] = head + skipped + count
 
