@@ -180,9 +180,9 @@ def test_a_standby_has_the_slabs_of_those_who_read_large_results(monkeypatch: py
         memory, asked = local_client(pool).memory, list[object]()
         ask = memory._ask
 
-        def counted(*question: Any) -> Any:
+        def counted(*question: Any, **options: Any) -> Any:
             asked.append(question)
-            return ask(*question)
+            return ask(*question, **options)
 
         monkeypatch.setattr(memory, "_ask", counted)
         assert right(pool.call(ONCE, COUNT).result())
