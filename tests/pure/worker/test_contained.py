@@ -40,6 +40,7 @@ OF_BATCHES: Final = (
     "BatchedMethod.",
     "BatchFormer.",
     "FairQueue.",
+    "_has_ready",
     "BoardWriter.batch",
     "BatchRun.requests",
     "is_free",
