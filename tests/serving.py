@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from atomr_mp.operator.session import OperatorSession
+from atomr_mp.process.files.rundir import SESSION_SOCKET
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger
 from tests.waiting import readable
 
@@ -62,7 +64,8 @@ class Server:
         stderr: int | None = None,
     ) -> None:
         where = () if any(each == "--uds" for each in options) else ("--port", "0")
-        pool: tuple[str | Path, ...] = ("--run-dir", ledger.run_dir(run_dir))
+        self._run_dir: Final = ledger.run_dir(run_dir)
+        pool: tuple[str | Path, ...] = ("--run-dir", self._run_dir)
         if actor is not None:
             pool = (*pool, "--actor", actor, "--backend", BACKEND)
             if "--gpus" not in options:
@@ -110,6 +113,15 @@ class Server:
     def front_ends(self) -> list[int]:
         """Return the pids of the front ends."""
         return [pid for pid in children(self.pid) if b"front_end" in command_line(pid)]
+
+    def watching(self) -> list[int]:
+        """Return the pids of the front ends that have a session with the pool to watch it, one for each session.
+
+        A point of the page's history is read in a short session of its own.
+        """
+        with OperatorSession(self._run_dir / SESSION_SOCKET) as session:
+            observers = [each.pid for each in session.inventory().sessions if each.state == "observes"]
+        return [pid for pid in observers if pid in self.front_ends()]
 
     def log(self) -> str:
         """Return what it has written to stderr."""

@@ -225,9 +225,9 @@ def test_what_actors_say_is_text_and_methods_can_be_tried(browser: Any, server: 
     assert shows(browser, result, lambda text: text.startswith("200") and "Hello (1, 1.0, 100)" in text)
 
 
-def test_there_is_one_observer_however_many_look_on(server: Server, ledger: Ledger) -> None:
+def test_there_is_one_observer_however_many_look_on(server: Server) -> None:
     """It comes with the first, and goes with the last."""
-    assert settled(lambda: observers(ledger) == 0)  # that of the tests before has gone
+    assert settled(lambda: not server.watching())  # that of the tests before has gone
     request = f"GET /watch/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {server.token}\r\n\r\n".encode()
     with contextlib.ExitStack() as looking:
         viewers = [looking.enter_context(server.connect()) for _ in range(5)]
@@ -239,14 +239,8 @@ def test_there_is_one_observer_however_many_look_on(server: Server, ledger: Ledg
                 seen += viewer.recv(65536)
             assert b"text/event-stream" in seen
             assert json.loads(seen.partition(b"data: ")[2].partition(b"\n")[0])["devices"]
-        assert observers(ledger) == 1
-    assert settled(lambda: observers(ledger) == 0)
-
-
-def observers(ledger: Ledger) -> int:
-    """Return how many sessions watch the pool, this one not counted."""
-    with OperatorSession(ledger.run_dir() / "session.sock") as session:
-        return sum(each.state == "observes" for each in session.inventory().sessions) - 1
+        assert settled(lambda: len(server.watching()) == 1)
+    assert settled(lambda: not server.watching())
 
 
 def standby_is_ready(session: OperatorSession) -> bool:
