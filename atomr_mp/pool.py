@@ -23,6 +23,7 @@ from atomr_mp.made_world import MadeWorld
 from atomr_mp.operator.owned_supervisor import OwnedSupervisor
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.rundir import SESSION_SOCKET
+from atomr_mp.process.shortage import needs_descriptors
 from atomr_mp.protocol import amounts, dtypes
 from atomr_mp.protocol.flow.limits import MAX_AHEAD
 from atomr_mp.protocol.keywords import checks_names
@@ -156,7 +157,8 @@ class Pool:
         self._client.check()
         if self._ask is not None:
             return self._ask(timeout_s)
-        return OperatorSession(self.run_dir / SESSION_SOCKET, timeout_s)
+        with needs_descriptors("ask the supervisor"):
+            return OperatorSession(self.run_dir / SESSION_SOCKET, timeout_s)
 
     @property
     def devices(self) -> list[DeviceInfo]:

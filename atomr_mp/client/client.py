@@ -91,61 +91,62 @@ class Client:
         connect: Connect = DataConnection,
     ) -> None:
         notice_kernel()
-        try:
+        with contextlib.ExitStack() as undone:
+            undone.callback(connection.close)
             session.check_weight(weight)
             welcome = greet(
                 connection, name or default_name(), observer=False, weight=weight, probe=probe, timeout_s=hello_s
             )
             max_waiting = check_max_waiting(max_waiting)
             check_max_replays(max_replays)
-        except BaseException:
-            connection.close()
-            raise
-        self.pool: Final = welcome.pool
-        self.supervisor_pid: Final = welcome.supervisor_pid
-        self._memory: Final = LazyMemory(self._make_memory)
-        told = self._session = PoolSession(
-            connection,
-            welcome,
-            max_replays,
-            heard=self._on_heard,
-            over=self._memory.over,
-            offered=self._on_offered,
-            after_read=self._after_read,
-        )
-        self.epoch: Final = told.epoch
-        self.login: Final = told.login
-        self.devices: Final = told.devices
-        self.suspicions: Final = told.suspicions
-        self.worlds: Final = told.worlds
-        self.listeners: Final = told.listeners
-        self.actors, self.homes, self.methods = told.actors, told.homes, told.methods
-        self.read_session: Final = told.read
-        self.wait_until: Final = told.wait_until
-        self.on_lost: Final = told.on_lost
-        self.place: Final = self._memory.place
-        self.courier: Final = Courier()
-        self.sent_room: Final = SentRoom()
-        self._ids = told.request_ids
-        self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
-        self._closed = False
-        self._closer: Final = StreamCloser()
-        self._world_closer: Final = WorldCloser(lambda number: told.tell(CloseWorld(0, number)))
-        self._services: Final = LaneServices(
-            told,
-            self._memory,
-            self.courier,
-            self.sent_room,
-            max_waiting,
-            self.give_back,
-            self._new_lane_number,
-            connect,
-        )
-        self._blocking: Final = ThreadsLane(self._services, 0)
-        self._loops: dict[asyncio.AbstractEventLoop, EventLoopLane] = {}
-        """Lanes of event loops; those of closed loops go when the next one comes."""
-        for device in self.devices:
-            self._blocking.take(session.DeviceChanged(device))
+            self.pool: Final = welcome.pool
+            self.supervisor_pid: Final = welcome.supervisor_pid
+            self._memory: Final = LazyMemory(self._make_memory)
+            told = self._session = PoolSession(
+                connection,
+                welcome,
+                max_replays,
+                heard=self._on_heard,
+                over=self._memory.over,
+                offered=self._on_offered,
+                after_read=self._after_read,
+            )
+            self.epoch: Final = told.epoch
+            self.login: Final = told.login
+            self.devices: Final = told.devices
+            self.suspicions: Final = told.suspicions
+            self.worlds: Final = told.worlds
+            self.listeners: Final = told.listeners
+            self.actors, self.homes, self.methods = told.actors, told.homes, told.methods
+            self.read_session: Final = told.read
+            self.wait_until: Final = told.wait_until
+            self.on_lost: Final = told.on_lost
+            self.place: Final = self._memory.place
+            self.courier: Final = Courier()
+            undone.callback(self.courier.close)
+            self.sent_room: Final = SentRoom()
+            self._ids = told.request_ids
+            self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
+            self._closed = False
+            self._closer: Final = StreamCloser()
+            self._world_closer: Final = WorldCloser(lambda number: told.tell(CloseWorld(0, number)))
+            self._services: Final = LaneServices(
+                told,
+                self._memory,
+                self.courier,
+                self.sent_room,
+                max_waiting,
+                self.give_back,
+                self._new_lane_number,
+                connect,
+            )
+            self._blocking: Final = ThreadsLane(self._services, 0)
+            undone.callback(self._blocking.close)
+            self._loops: dict[asyncio.AbstractEventLoop, EventLoopLane] = {}
+            """Lanes of event loops; those of closed loops go when the next one comes."""
+            for device in self.devices:
+                self._blocking.take(session.DeviceChanged(device))
+            undone.pop_all()
         _CLIENTS.add(self)
 
     def submit(

@@ -6,6 +6,7 @@ ticks since boot) and the boot's id, together with the pid, never repeat.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import time
@@ -77,7 +78,7 @@ class Identity:
                     "service manager hides it (ProtectProc); let this user see its own processes there"
                 ) from None
             same = False
-        except errors.ConfigurationError:
+        except BaseException:
             os.close(pidfd)
             raise
         if same and not wait_ended([pidfd], 0):
@@ -134,6 +135,8 @@ def boot_id() -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError as error:
+        if error.errno in {errno.EMFILE, errno.ENFILE}:
+            raise
         raise errors.ConfigurationError(
             f"{path} cannot be read ({error.strerror}): {PROC} is not mounted, or only in part (subset=pid, a service "
             "manager's ProcSubset); mount all of it"

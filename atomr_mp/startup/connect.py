@@ -11,6 +11,7 @@ from atomr_mp.client.client import MAX_WAITING, Client
 from atomr_mp.output import hold_standard
 from atomr_mp.pool import Pool
 from atomr_mp.process.files.rundir import RunDirectory, find_run_dir
+from atomr_mp.process.shortage import needs_descriptors
 from atomr_mp.protocol.hosts import is_loopback
 from atomr_mp.protocol.keywords import checked_names
 from atomr_mp.startup.patched import check_not_patched
@@ -60,7 +61,7 @@ def connect(
         InvalidRequest: `weight` or `max_waiting` is out of range.
         PoolUnreachable: No pool runs there.
         NotAuthorized: It belongs to another user, or does not admit the key.
-        ConfigurationError: `keys` cannot be used, or there have to be some.
+        ConfigurationError: `keys` cannot be used, or there have to be some. Or no file descriptor is left for it.
     """
 
     def asked() -> Pool:
@@ -84,11 +85,15 @@ def connect(
         session = SessionConnection.connect(directory.session_socket)
         return Pool(Client(session, name, max_replays, weight, max_waiting), directory.path)
 
+    def joined() -> Pool:
+        with needs_descriptors("join a pool"):
+            return asked()
+
     if not can_await():
-        return asked()
+        return joined()
     from atomr_mp.startup.pool_to_enter import PoolToEnter  # late: it takes asyncio
 
-    return PoolToEnter(lambda: (asked(), None))
+    return PoolToEnter(lambda: (joined(), None))
 
 
 def _key_pair(endpoint: str, keys: str | Path | None, *, insecure: bool) -> ClientKeys | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp.client.callers import can_await
+from atomr_mp.process.shortage import needs_descriptors
 from atomr_mp.protocol.keywords import checked_names
 from atomr_mp.startup.launch import launch
 from atomr_mp.startup.patched import check_not_patched
@@ -126,11 +127,12 @@ def begin(
     temporary = not (named or {"pool", "run_dir"} & given.keys())
     if not given.get("pool"):
         given["pool"] = None if named else f"app-{os.getpid()}-{os.urandom(3).hex()}"
-    process, connection, plan = launch(
-        lambda: _plan(Path(config) if config is not None else None, given, weight, temporary=temporary),
-        bound=True,
-        stderr=stderr,
-    )
+    with needs_descriptors("start a pool"):
+        process, connection, plan = launch(
+            lambda: _plan(Path(config) if config is not None else None, given, weight, temporary=temporary),
+            bound=True,
+            stderr=stderr,
+        )
     try:
         from atomr_mp.client.client import MAX_WAITING, Client
         from atomr_mp.operator.owned_supervisor import OwnedSupervisor

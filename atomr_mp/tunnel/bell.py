@@ -15,8 +15,8 @@ class Bell:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._epoll = select.epoll()  # first: it closes itself if there is no descriptor for the other
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll = select.epoll()
         self._epoll.register(self._eventfd, select.EPOLLIN)
         self.fileno: Final = self._epoll.fileno
         self.rings = False

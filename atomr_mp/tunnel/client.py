@@ -88,7 +88,12 @@ class Tunnel:
         device, generation = parse(endpoint)
         opens = opening(ChannelKind.LANE, os.urandom(16), self._session, device, generation)
         channel = ClientChannel(opens, ChannelCalls(self._dialler.dial, self._keeper.wake), self._grace_s)
-        return LaneConnection(self._kept(channel), self.uploads, login, number, pending)
+        try:
+            self._keeper.add(channel)
+            return LaneConnection(channel, self.uploads, login, number, pending)
+        except BaseException:
+            channel.close()
+            raise
 
     def memory(self) -> ClientChannel:
         """Open a channel for memory, which ends with its connection.
@@ -103,14 +108,6 @@ class Tunnel:
         """Refuse to make further channels. Open ones stay open."""
         self._keeper.join()
         self._dialler.close()
-
-    def _kept(self, channel: ClientChannel) -> ClientChannel:
-        try:
-            self._keeper.add(channel)
-        except BaseException:
-            channel.close()
-            raise
-        return channel
 
 
 class CarriedClient(Client):

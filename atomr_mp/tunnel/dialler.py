@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import socket as sockets
 import threading
 from typing import Final
@@ -19,6 +20,10 @@ from atomr_mp.tunnel.wire import Wire
 
 TCP: Final = "tcp://"
 
+CONTEXT_DESCRIPTORS: Final = 12
+"""At least as many as libzmq opens for a context with two I/O threads and its first socket: an epoll and an eventfd for
+each thread and for the reaper, and eventfds of the context and of the socket."""
+
 
 class Dialler:
     """Makes wires to one relay, in a context of libzmq that ends with the last of them.
@@ -30,6 +35,7 @@ class Dialler:
     Raises:
         ConfigurationError: libzmq is too old, or has no CURVE; or this is not such an endpoint.
         PoolUnreachable: The host's name leads to no address where anybody listens.
+        OSError: There are not enough descriptors.
     """
 
     def __init__(self, endpoint: str, keys: ClientKeys | None) -> None:
@@ -37,7 +43,7 @@ class Dialler:
         self.endpoint: Final = endpoint
         self._address: Final = resolved(endpoint)
         self._keys = keys
-        self._context: Final[zmq.Context[zmq.Socket[bytes]]] = zmq.Context(io_threads=2)
+        self._context: Final[zmq.Context[zmq.Socket[bytes]]] = _context()
         self._lock = threading.Lock()
         self._open = 1
         """Wires that are open, and one for the dialler."""
@@ -93,6 +99,24 @@ class Dialler:
             last = not self._open
         if last:
             self._context.term()
+
+
+def _context() -> zmq.Context[zmq.Socket[bytes]]:
+    """Return a context whose threads run: they start with its first socket, and libzmq aborts if they cannot.
+
+    Raises:
+        OSError: There are not enough descriptors.
+    """
+    reserved: list[int] = []
+    try:
+        while len(reserved) < CONTEXT_DESCRIPTORS:
+            reserved.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    finally:
+        for descriptor in reserved:
+            os.close(descriptor)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=2)
+    context.socket(zmq.PAIR).close(0)
+    return context
 
 
 def resolved(endpoint: str) -> str:

@@ -35,7 +35,7 @@ from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.loaded_method import LoadedMethod
 from atomr_mp_workers.loading import Loader
-from atomr_mp_workers.memory.foreign_slabs import ForeignSlabs
+from atomr_mp_workers.memory.foreign_slabs import NO_DESCRIPTOR, ForeignSlabs
 from atomr_mp_workers.memory.predecessor import Predecessor
 from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
@@ -91,6 +91,7 @@ class Host:
         self._completions = parts.completions
         self._store = parts.store
         self._store.refs.listen = self._obey
+        self._store.refs.ask_again = lambda number: channel.send(control.MemoryWanted(number))
         self._peers = parts.peers
         self._actors = parts.actors
         self._event_loops = parts.event_loops
@@ -498,16 +499,21 @@ class Host:
 
     def _map(self, order: control.ClientSlab | control.ForeignSlab, descriptor: int | None) -> None:
         """Map memory of a client or of another device."""
-        device = self._store.device
-        if isinstance(order, control.ForeignSlab):
+        if self._store.has_mapped(order):  # it was introduced once more, for the sake of other memory
+            if descriptor is not None:
+                os.close(descriptor)
+        elif isinstance(order, control.ForeignSlab):
             session = self._peers.of(order.number)
             if not self._foreign.open(order, descriptor) and session is not None:
                 session.opening += 1
-        elif descriptor is not None:
+        else:
             try:
-                memory = device.open_client_slab(order.nbytes, descriptor)
-            except errors.AtomrError as error:  # the requests that need it will report it
+                if descriptor is None:
+                    raise errors.Overloaded(NO_DESCRIPTOR)
+                memory = self._store.device.open_client_slab(order.nbytes, descriptor)
+            except errors.AtomrError as error:
                 self._log.error("slab %d of session %d: %s", order.slab, order.number, error)
+                self._store.not_mapped(order.number, order.slab, str(error))
             else:
                 self._store.add_client_slab(order.number, order.slab, memory)
 

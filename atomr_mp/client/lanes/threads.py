@@ -64,8 +64,12 @@ class ThreadsLane(Lane):
         self._retries: dict[DeviceLink, threading.Timer] = {}
         self._late_gangs: threading.Timer | None = None
         """Looks at calls of worlds that are held for news."""
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
+        try:
+            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except BaseException:
+            self._epoll.close()
+            raise
         self._epoll.register(self._wake, select.EPOLLIN)
         self._epoll.register(self._session.descriptor, select.EPOLLIN)
 

@@ -489,6 +489,15 @@ class WarmingUp(Message, frozen=True, tag="warming_up"):
     """How long that may take; 0: as long as the start."""
 
 
+class MemoryWanted(Message, frozen=True, tag="memory_wanted"):
+    """Some memory of this session, or that it has lent, could not be mapped, for want of a descriptor for one.
+
+    Introduce it once more: answered by `ClientSlab` and `ForeignSlab` for all of it.
+    """
+
+    number: U32
+
+
 class ResultSlab(Message, frozen=True, tag="result_slab"):
     """A slab in which results by value are going to be sent: keep it open. With one file descriptor, a sealed memfd.
 
@@ -640,6 +649,7 @@ FromWorker = (
     | Imported
     | Importing
     | WarmingUp
+    | MemoryWanted
     | SessionViolated
     | Unsound
     | Fault

@@ -14,6 +14,10 @@ from atomr_mp.transport.descriptors import Descriptor
 WorldMessage = control.EpochJoined | control.EpochLeft | control.EpochBroken | control.EpochHeld
 
 
+Tell = Callable[[control.FromSupervisor, Descriptor | None], None]
+"""Sends a process a message; the descriptor is the callee's."""
+
+
 class ResidentListener(Protocol):
     """The keeper of memory that outlives the processes."""
 
@@ -111,6 +115,9 @@ class DeviceListener(Protocol):
 
     def exported(self, worker: Worker, message: control.SlabExported, descriptor: Descriptor | None) -> None:
         """A worker has answered for a slab; the descriptor is the callee's."""
+
+    def memory_wanted(self, device: int, number: int, tell: Tell) -> None:
+        """A worker that knows a session could not map some of its memory: introduce that once more, by `tell`."""
 
     def result_slab(
         self, worker: Worker, message: control.ResultSlab | control.ResultSlabFreed, descriptor: Descriptor | None

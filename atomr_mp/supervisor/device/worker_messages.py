@@ -85,6 +85,9 @@ class WorkerMessages:
                 self._foresight.importing(worker, name)
             case control.WarmingUp(method, limit_s):
                 self._on_warming_up(worker, method, limit_s)
+            case control.MemoryWanted(number):
+                if number in worker.admitted and not worker.is_behind:  # else it asks again
+                    self._sessions.memory_wanted(worker.device, number, worker.tell)
             case control.ResultSlab() | control.ResultSlabFreed():
                 self._sessions.result_slab(worker.key, message, descriptor)
             case control.OfResident():

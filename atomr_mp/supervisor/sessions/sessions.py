@@ -24,6 +24,7 @@ from atomr_mp.supervision.actor_homes import actors_of_pool
 from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervision.suspicion import Death
 from atomr_mp.supervisor.device.device import SupervisedDevice
+from atomr_mp.supervisor.device.listener import Tell
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.sessions import slabs
@@ -365,6 +366,11 @@ class Sessions:
     def exported(self, worker: Worker, message: control.SlabExported, descriptor: Descriptor | None) -> None:
         """Hand a slab on to the session or worker that has asked for it; the descriptor is owned from here on."""
         self._slabs.exported(worker, message, descriptor)
+
+    def memory_wanted(self, device: int, number: int, tell: Tell) -> None:
+        """Introduce a session's memory once more to a device's worker that could not map some of it."""
+        for message, descriptor in self._slabs.introductions(number, device):
+            tell(message, descriptor)
 
     def admitted(self, device: int, number: int) -> None:
         """Tell a client that it may call a device, or connect to its standby."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import resource
@@ -11,9 +12,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import numpy as np
 import pytest
 
 import atomr_mp
@@ -29,10 +31,13 @@ from atomr_mp.supervisor.loop import Loop
 from tests.support import (
     BACKEND,
     DEADLINE_S,
+    KEEPER,
     PROBE,
     Ledger,
     Watched,
+    free_port,
     open_descriptors,
+    settled,
     wait_generation,
     wait_state,
     wait_until,
@@ -119,6 +124,79 @@ with atomr_mp.connect(run_dir=sys.argv[1]) as pool:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
     print(pool.call("Probe.echo", np.ones(2_000_000)).result().size)
 """
+
+
+def test_who_has_no_descriptor_is_told_so_by_start_and_connect(ledger: Ledger) -> None:
+    """However few there are, nothing is left of the attempts; libzmq would end the process."""
+    address = f"tcp://127.0.0.1:{free_port()}"
+    with ledger.start(listen=address, insecure=True) as pool:
+        command = [sys.executable, "-c", FEW_DESCRIPTORS, str(pool.run_dir), address, PROBE, BACKEND]
+        ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.split() == ["connect", "remote", "start"]
+
+
+FEW_DESCRIPTORS: Final = """
+import os, resource, sys, time
+import atomr_mp
+
+run_dir, address, actors, backend = sys.argv[1:]
+before = resource.getrlimit(resource.RLIMIT_NOFILE)
+tries = {
+    "connect": lambda: atomr_mp.connect(run_dir=run_dir),
+    "remote": lambda: atomr_mp.connect(address, insecure=True),
+    "start": lambda: atomr_mp.start(actors=actors, gpus=1, backend=backend),
+}
+
+def count():
+    return len(os.listdir("/proc/self/fd"))
+
+for name, make in tries.items():
+    make().close()  # imports what it needs
+    opened, refused = count(), 0
+    for more in range(4):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (opened - 1 + more, before[1]))
+        try:
+            make().close()
+        except atomr_mp.errors.ConfigurationError as error:
+            assert "ulimit -n" in error.message, error.message
+            refused += 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert refused >= 2, refused
+    until_s = time.monotonic() + 10
+    while count() > opened:
+        assert time.monotonic() < until_s, "descriptors are left"
+        time.sleep(0.01)
+    print(name)
+"""
+
+
+def test_a_worker_that_cannot_map_memory_says_so_and_tries_again(ledger: Ledger) -> None:
+    """A client's memory, and what another device lends, are there for later requests once there is room."""
+    with ledger.start(KEEPER, gpus=2) as pool:
+        array = np.arange(200_000.0)
+        lent = pool.device(1).put(array)
+        uses: list[Callable[[], Any]] = [
+            lambda: pool.call("Keeper.total", array, device=0).result(),
+            lambda: pool.call("Keeper.total", lent, device=0).result(),
+        ]
+        with no_descriptors(pool.devices[0].pid):
+            for use in uses:
+                with pytest.raises(errors.Overloaded, match="could not map memory") as raised:
+                    use()
+                assert not raised.value.maybe_executed
+                assert raised.value.retry_after_s > 0
+        for use in uses:
+            assert settled(functools.partial(gives, use, array.sum()))
+
+
+def gives(use: Callable[[], Any], expected: float) -> bool:
+    """Whether a request gives this result; False if there is no room for it."""
+    with contextlib.suppress(errors.Overloaded):
+        assert use() == expected
+        return True
+    return False
 
 
 def test_a_stop_behind_starts_that_failed_is_in_good_order(ledger: Ledger) -> None:

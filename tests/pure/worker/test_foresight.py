@@ -127,6 +127,7 @@ class TestForeignSlabs:
     def test_where_the_driver_is_to_be_left_alone_the_loop_does_not_wait_for_it(self, *, fails: bool) -> None:
         """It is opened elsewhere and taken in when it is there, and so is why it cannot be."""
         go_on, woken, added = threading.Event(), threading.Event(), list[tuple[object, ...]]()
+        lacking: list[object] = []
 
         def open_slab(nbytes: int, _handle: bytes, _descriptor: int | None) -> str:
             if store.slabs.quiet:
@@ -139,9 +140,10 @@ class TestForeignSlabs:
             slabs=SimpleNamespace(quiet=True),
             device=SimpleNamespace(open_slab=open_slab),
             add_foreign_slab=lambda *slab: added.append(slab),
+            not_mapped=lambda _number, slab, _reason: lacking.append(slab),
         )
         slabs = ForeignSlabs(store, woken.set)
-        assert not slabs.open(control.ForeignSlab(7, 1, 3, 5, 100, b""), None)
+        assert not slabs.open(control.ForeignSlab(7, 1, 3, 5, 100, b"?"), None)
         assert list(slabs.take()) == []
         go_on.set()
         assert woken.wait(30)
@@ -149,8 +151,9 @@ class TestForeignSlabs:
         expected = [] if fails else [(7, 1, 3, 5, "100 bytes")]
         assert added == expected
         store.slabs.quiet = False
-        assert slabs.open(control.ForeignSlab(7, 1, 3, 6, 100, b""), None)
+        assert slabs.open(control.ForeignSlab(7, 1, 3, 6, 100, b"?"), None)
         assert len(added) == 2 * len(expected)
+        assert lacking == ([(1, 3, 5), (1, 3, 6)] if fails else [])
 
 
 def test_what_a_library_tries_before_its_first_call_leaves_no_memory() -> None:

@@ -57,6 +57,8 @@ class Holder:
         self.slabs: list[OwnSlab] = []
         self.client_slabs: dict[SlabNumber, SlabMemory] = {}
         self.foreign_slabs: dict[tuple[int, int, SlabNumber], SlabMemory] = {}
+        self.unmapped: dict[SlabNumber | tuple[int, int, SlabNumber], str] = {}
+        """Those that could not be mapped, and why."""
         self.resolved: list[DeviceArray] = []
         """Refs among the arguments that are being decoded."""
         self.programs: dict[int, tuple[bytes, bytes]] = {}

@@ -13,6 +13,11 @@ from atomr_mp.protocol.messages import control
 from atomr_mp_workers.device.base import SlabMemory
 from atomr_mp_workers.memory.store import Store
 
+NO_DESCRIPTOR: Final = (
+    "its file descriptor did not come. Either the process has none left: raise its limit (ulimit -n), or have its "
+    "actors close what they open; or too many of this user's are under way"
+)
+
 
 class _Opened(NamedTuple):
     """A slab of another device, or the error that kept it from being mapped."""
@@ -41,6 +46,9 @@ class ForeignSlabs:
             order: The slab, and its session.
             descriptor: Opens it on the host; owned from here on.
         """
+        if descriptor is None and not order.handle:
+            self._take(_Opened(order, errors.Overloaded(NO_DESCRIPTOR)))
+            return True
         if not self._store.slabs.quiet:
             self._take(self._open(order, descriptor))
             return True
@@ -67,8 +75,9 @@ class ForeignSlabs:
 
     def _take(self, opened: _Opened) -> None:
         order = opened.order
-        if isinstance(opened.memory, errors.AtomrError):  # the requests that need it will report it
+        if isinstance(opened.memory, errors.AtomrError):
             _LOG.error("slab %d of session %d: %s", order.slab, order.number, opened.memory)
+            self._store.not_mapped(order.number, (order.device, order.generation, order.slab), str(opened.memory))
         else:
             self._store.add_foreign_slab(order.number, order.device, order.generation, order.slab, opened.memory)
 

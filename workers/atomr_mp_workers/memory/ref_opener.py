@@ -6,17 +6,21 @@ Only with the loop's turn.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from atomr_mp import errors
 from atomr_mp.protocol import token
-from atomr_mp.protocol.refs import ClientArray, WireRef
+from atomr_mp.protocol.refs import ClientArray, SlabNumber, WireRef
 from atomr_mp_workers.device.base import SlabMemory
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.blocks import Holder, Use
 
-K = TypeVar("K")
+K = TypeVar("K", SlabNumber, tuple[int, int, SlabNumber])
+
+ASK_NS: Final = 100_000_000
+"""Least time between two questions for memory that could not be mapped."""
 
 
 class RefOpener:
@@ -31,6 +35,10 @@ class RefOpener:
         _, self._index, self._generation = token.unpack(current)
         self.listen: Callable[[], None] = lambda: None
         """Receives the supervisor's messages: a client may use a slab as soon as the supervisor has sent it."""
+        self.ask_again: Callable[[int], None] = lambda _number: None
+        """Asks the supervisor to introduce a session's memory once more."""
+        self._asked_ns = 0
+        """When that was asked last; CLOCK_MONOTONIC."""
         self._over: dict[int, int] = {}
         """The last incarnation of each other device that has ended, as far as known."""
 
@@ -83,7 +91,7 @@ class RefOpener:
                 generation=generation,
                 current=self._generation,
             )
-        memory = self._heard(holder.foreign_slabs, (device, generation, ref.slab))
+        memory = self._heard(holder, holder.foreign_slabs, (device, generation, ref.slab))
         if memory is None and generation <= self._over.get(device, 0):
             raise errors.GpuRefStale(
                 f"the ref is of generation {generation} of device {device}, which has ended",
@@ -113,7 +121,7 @@ class RefOpener:
 
     def _open_client(self, holder: Holder, ref: ClientArray) -> Any:
         """Return an array over memory of a client; the client hears of it when the last reference to it goes."""
-        memory = self._heard(holder.client_slabs, ref.slab)
+        memory = self._heard(holder, holder.client_slabs, ref.slab)
         if memory is None:
             raise errors.InvalidRequest(f"slab {ref.slab} of the client is not registered")
         layout = ref.layout
@@ -122,11 +130,26 @@ class RefOpener:
         part = memory.bytes(Use(holder.returned, ref.id), layout.offset, layout.nbytes)
         return memory.array(part, layout._replace(offset=0), writable=False)
 
-    def _heard(self, slabs: dict[K, SlabMemory], key: K) -> SlabMemory | None:
-        """Return a mapped slab, after reading the supervisor's messages if it is not mapped yet."""
+    def _heard(self, holder: Holder, slabs: dict[K, SlabMemory], key: K) -> SlabMemory | None:
+        """Return a mapped slab, after reading the supervisor's messages if it is not mapped yet.
+
+        Raises:
+            Overloaded: It could not be mapped. The supervisor is asked for it once more.
+        """
         if key not in slabs:
             self.listen()
-        return slabs.get(key)
+        memory = slabs.get(key)
+        if memory is None and key in holder.unmapped:
+            now_ns = time.monotonic_ns()
+            if now_ns - self._asked_ns >= ASK_NS:
+                self._asked_ns = now_ns
+                self.ask_again(holder.number)
+            raise errors.Overloaded(
+                f"device {self._index}'s worker could not map memory that the request uses, and tries again: "
+                f"{holder.unmapped[key]}",
+                retry_after_s=ASK_NS / 1e9,
+            )
+        return memory
 
 
 def _out_of_extent(ref: WireRef | ClientArray, offset: int, nbytes: int) -> errors.GpuRefOutOfExtent:

@@ -14,6 +14,7 @@ from typing import Final
 
 from atomr_mp import checks, errors
 from atomr_mp.protocol import token
+from atomr_mp.protocol.messages.control import ClientSlab, ForeignSlab
 from atomr_mp.protocol.refs import SlabNumber
 from atomr_mp_workers.device.base import Export, SlabMemory, WorkerDevice
 from atomr_mp_workers.memory.arrays import DeviceArray
@@ -77,6 +78,7 @@ class Store:
             holder.gone = True
             holder.client_slabs.clear()
             holder.foreign_slabs.clear()
+            holder.unmapped.clear()
             holder.programs.clear()
 
     def reclaim(self, number: int) -> None:
@@ -219,18 +221,36 @@ class Store:
         holder = self._holders.get(number)
         if holder is not None and not holder.gone:
             holder.client_slabs[slab] = memory
+            holder.unmapped.pop(slab, None)
 
     def forget_client_slab(self, number: int, slab: SlabNumber) -> None:
         """Unmap a client's memory."""
         holder = self._holders.get(number)
         if holder is not None:
             holder.client_slabs.pop(slab, None)
+            holder.unmapped.pop(slab, None)
 
     def add_foreign_slab(self, number: int, device: int, generation: int, slab: SlabNumber, memory: SlabMemory) -> None:
         """Map another device's slab, for a session's requests."""
         holder = self._holders.get(number)
         if holder is not None and not holder.gone:
             holder.foreign_slabs[device, generation, slab] = memory
+            holder.unmapped.pop((device, generation, slab), None)
+
+    def has_mapped(self, slab: ClientSlab | ForeignSlab) -> bool:
+        """Return whether a session's memory, or what it has lent, is mapped."""
+        holder = self._holders.get(slab.number)
+        if holder is None:
+            return False
+        if isinstance(slab, ClientSlab):
+            return slab.slab in holder.client_slabs
+        return (slab.device, slab.generation, slab.slab) in holder.foreign_slabs
+
+    def not_mapped(self, number: int, slab: SlabNumber | tuple[int, int, SlabNumber], reason: str) -> None:
+        """Keep why a session's memory could not be mapped, for the requests that use it."""
+        holder = self._holders.get(number)
+        if holder is not None and not holder.gone:
+            holder.unmapped[slab] = reason
 
     def incarnation_over(self, device: int, generation: int) -> None:
         """Forget the memory of another process that has ended; slabs lent to it are for its successor."""
@@ -241,6 +261,9 @@ class Store:
         for holder in self._holders.values():
             for key in [key for key in holder.foreign_slabs if key[:2] == (device, generation)]:
                 del holder.foreign_slabs[key]
+            for slab in [each for each in holder.unmapped if isinstance(each, tuple)]:
+                if slab[:2] == (device, generation):
+                    del holder.unmapped[slab]
 
     # --- tidiness --------------------------------------------------------------------------------------------------
 
