@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.declaration.arguments import Sizes, reads, writes
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries.base import LibraryRequest, Rule
@@ -74,6 +75,16 @@ def _has_factors(request: Any, _sizes: Sizes) -> bool:
     return not given or (given == request.ranks and request.op in {"sum", "avg"})
 
 
+def _holds_factors(request: Any, _sizes: Sizes) -> bool:
+    """A factor must be a number that elements can hold: a whole one for integers, a real one unless they are complex."""
+    try:
+        for each in request.multipliers:
+            dtypes.check_holds(request.x.dtype, complex(*each) if isinstance(each, tuple) else each)
+    except errors.InvalidRequest:
+        return False
+    return True
+
+
 def _has_pairs(request: Any, _sizes: Sizes) -> bool:
     """The pairs must be of ranks of the world; a rank sends to one at most, and receives from one at most."""
     senders, receivers = [pair[0] for pair in request.pairs], [pair[1] for pair in request.pairs]
@@ -81,7 +92,7 @@ def _has_pairs(request: Any, _sizes: Sizes) -> bool:
     return unique and all(rank < request.ranks for rank in (*senders, *receivers))
 
 
-_REDUCES: Final = (_has_average, _has_order, _has_factors)
+_REDUCES: Final = (_has_average, _has_order, _has_factors, _holds_factors)
 
 
 class _Collective(LibraryRequest, frozen=True):
