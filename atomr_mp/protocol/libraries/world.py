@@ -76,7 +76,7 @@ def _has_factors(request: Any, _sizes: Sizes) -> bool:
 
 
 def _holds_factors(request: Any, _sizes: Sizes) -> bool:
-    """A factor must be a number that elements can hold: a whole one for integers, a real one unless they are complex."""
+    """A factor must be a number that elements can hold: a whole one for integers, no complex one unless they are."""
     try:
         for each in request.multipliers:
             dtypes.check_holds(request.x.dtype, complex(*each) if isinstance(each, tuple) else each)
