@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ from atomr_mp.cli.common import Commands, add_pool, counted, observe, open_pool,
 from atomr_mp.protocol.timeline import LONGEST_S
 
 DEFAULT_S: Final = 5.0
+
+NICENESS: Final = 10
+"""Of this process: where no processor is idle, the pool goes first. Written at the usual one, the file of a pool on two
+processors makes calls three times as much slower."""
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a trace early."""
@@ -51,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
     _check_name(options)
     with observe(open_pool(options)) as observer, _signalled() as signals:
         tracer = PoolTracer(observer, options.seconds, lambda: bool(signals))
+        os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
         with _opened(options.output) as file:
             sys.stderr.write(f"tracing pool {observer.welcome.pool} for {options.seconds:g} s; Ctrl-C ends it early\n")
             sys.stderr.flush()
