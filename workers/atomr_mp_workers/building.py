@@ -160,7 +160,7 @@ def build(
     made = MadePlaces(
         device, memory, programs, of_refs, board.watch, channel.send, completions.wake, completions.look_here
     )
-    worlds = HostedWorlds(members, offers.files, [place.bell for place in places.values()], made.make)
+    worlds = HostedWorlds(members, offers.files, [place.bell for place in places.values()], made.make, channel.send)
     envelope = Envelope(
         dict(methods),
         board,

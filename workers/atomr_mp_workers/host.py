@@ -132,6 +132,7 @@ class Host:
         self._imports_ahead = parts.imports_ahead
         self._phase = parts.phase
         self._worlds = parts.worlds
+        self._worlds.blocked.before = self._dispatcher.parts_before
         self._worlds.take_places(self._open_place, self._close_place)
         for offered in parts.offered:
             self._worlds.add(offered)

@@ -383,6 +383,20 @@ class Rebind(Message, frozen=True, tag="rebind"):
     """Bind the data socket anew, at the same path: its file was removed. Connections stay. No answer."""
 
 
+class NamedPart(Message, frozen=True):
+    """A process's part of a call of a world."""
+
+    world: U32
+    session: U32
+    gang: U64
+
+
+class RefusePart(Message, frozen=True, tag="refuse_part"):
+    """A part that waits for its memory, behind calls that wait for this one on other devices: refuse it."""
+
+    part: NamedPart
+
+
 FromSupervisor = (
     Start
     | Rebind
@@ -409,6 +423,7 @@ FromSupervisor = (
     | CloseEpoch
     | DepartEpoch
     | WithdrawWorld
+    | RefusePart
     | Trace
     | Drain
     | Prepare
@@ -584,6 +599,20 @@ class WorldRefused(Message, frozen=True, tag="world_refused"):
     reason: Annotated[str, msgspec.Meta(max_length=2000)]
 
 
+MAX_WAITS: Final = 512
+"""Most pairs that a `PartsWait` names."""
+
+
+class PartsWait(Message, frozen=True, tag="parts_wait"):
+    """Parts that have not begun wait for their memory behind others whose memory is free here, and who have not begun.
+
+    Stands for all that was said before.
+    """
+
+    pairs: Annotated[list[tuple[NamedPart, NamedPart]], msgspec.Meta(max_length=MAX_WAITS)]
+    """Who waits, and for whom."""
+
+
 class EpochJoined(Message, frozen=True, tag="epoch_joined"):
     """This process has joined an epoch."""
 
@@ -659,6 +688,7 @@ FromWorker = (
     | ResidentRejected
     | WorldMailbox
     | WorldRefused
+    | PartsWait
     | EpochJoined
     | EpochLeft
     | EpochBroken

@@ -67,6 +67,9 @@ class WorldListener(Protocol):
             ProtocolError: It must not do so.
         """
 
+    def parts_wait(self, worker: Worker, message: control.PartsWait) -> None:
+        """A process has said which parts of calls wait there for which."""
+
     def refused(self, worker: Worker, message: control.WorldRefused) -> None:
         """A process has no mailbox to hand over, and says why.
 

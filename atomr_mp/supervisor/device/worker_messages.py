@@ -96,6 +96,8 @@ class WorkerMessages:
                 self._worlds.mailbox(worker.key, message, descriptor)
             case control.WorldRefused():
                 self._worlds.refused(worker.key, message)
+            case control.PartsWait():
+                self._worlds.parts_wait(worker.key, message)
             case control.EpochJoined() | control.EpochLeft() | control.EpochBroken() | control.EpochHeld():
                 self._worlds.heard(worker.key, message)
             case control.SessionViolated(number, reason):

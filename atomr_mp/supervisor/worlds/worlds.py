@@ -12,6 +12,7 @@ from atomr_mp.protocol.messages import control, operators
 from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.reclaim import Worker
+from atomr_mp.supervision.wait_circles import WaitCircles
 from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.device.listener import WorldMessage
 from atomr_mp.supervisor.loop import Loop
@@ -55,6 +56,7 @@ class Worlds:
         self._note: Final = note
         self._client_of: Final = client_of
         self._processes: Final = DeviceProcesses(devices)
+        self._circles: Final = WaitCircles()
         self._keepers = [
             WorldKeeper(plan, self._processes, loop, tell=tell, note=note, client_of=client_of) for plan in plans
         ]
@@ -204,6 +206,7 @@ class Worlds:
 
     def ended(self, worker: Worker) -> None:
         """Take in that a process has ended, or never will."""
+        self._circles.ended(worker)
         for rank, keeper in tuple(self._of.get(worker[0], ())):
             keeper.ended(rank, worker[1])
 
@@ -239,6 +242,11 @@ class Worlds:
         if found is not None:
             rank, keeper = found
             keeper.heard(rank, worker[1], message)
+
+    def parts_wait(self, worker: Worker, message: control.PartsWait) -> None:
+        """Take in which parts of a process wait for which; have those refused that would wait for ever."""
+        for (device, generation), part in self._circles.heard(worker, message.pairs):
+            self._processes.tell(device, generation, control.RefusePart(part), None)
 
     def count_of(self, device: int) -> int:
         """Return how many worlds a device is in, those included that are closed and that members have not left yet."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -138,6 +138,10 @@ class Parts:
     def put_back(self, item: Request, owner: Hashable, priority: int = 0) -> None:
         """Let it wait again."""
         self.add(item, owner, priority)
+
+    def items(self) -> Iterable[Request]:
+        """Return all parts."""
+        return self.here.values()
 
     def take(self, _is_ready: Callable[[Request], bool]) -> Request | None:
         """Return a part that may begin."""

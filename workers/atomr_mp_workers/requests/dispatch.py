@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from atomr_mp import errors
@@ -373,6 +373,38 @@ class Dispatcher:
         self.streams.look_at_turns(now_ns)
         if self.streams.end_late(now_ns):
             self.advance()
+
+    def parts_before(self, parts: Sequence[Request]) -> list[tuple[Request, Request]]:
+        """Return which of these parts of worlds' calls wait here for which, that wait for no memory and have not begun.
+
+        What a part waits for in this process, directly or behind others, comes down to parts that wait for other
+        processes.
+        """
+        waiting = {request.event: request for request in self._waiting_requests() if request.event is not None}
+        found: dict[Request, dict[Request, None]] = {}
+        """The parts for which a request waits, once those are known for all before it."""
+        for part in parts:
+            ahead = [part]
+            while ahead:
+                request = ahead[-1]
+                before = [waiting[event] for event in request.after if event in waiting and not event.done]
+                unknown = [] if request in found else [each for each in before if each not in found]
+                if unknown:
+                    found[request] = {}
+                    ahead += unknown
+                    continue
+                ahead.pop()
+                if request.gang is not None and operands.is_free(request):
+                    found[request] = {request: None}
+                else:
+                    found[request] = {last: None for each in before for last in found[each]}
+        return [(part, last) for part in parts for last in found[part] if last is not part]
+
+    def _waiting_requests(self) -> Iterator[Request]:
+        """Yield the requests that have taken their places in the order of borrows, and have not begun."""
+        yield from self._parked
+        for runner in self._runners:
+            yield from runner.waiting.items()
 
     def _start(self, request: Request) -> bool:
         """Run a request that has begun, or put it on its stream; False if it has to wait first."""

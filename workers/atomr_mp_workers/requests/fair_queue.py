@@ -113,6 +113,13 @@ class FairQueue(Generic[T]):
                 if line.items:
                     yield line.items[0]
 
+    def items(self) -> Iterator[T]:
+        """Yield all items."""
+        yield from self.plain
+        for level in self.levels.values():
+            for line in level.lines.values():
+                yield from line.items
+
     def candidates(self) -> Iterator[T]:
         """Yield the items that may be next: the first of each owner and priority, and those that may pass others."""
         yield from self.heads()

@@ -12,6 +12,7 @@ from atomr_mp.protocol.messages import control, data
 from atomr_mp_workers.requests.gangs import GangParts
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.worlds.blocked_parts import BlockedParts
 from atomr_mp_workers.worlds.epoch_ends import aborted
 from atomr_mp_workers.worlds.made_places import MadePlace
 from atomr_mp_workers.worlds.membership import Membership
@@ -30,6 +31,7 @@ class HostedWorlds(GangParts):
         files: The files of worlds, by their number.
         bells: Descriptors that wake this process's loop for a world.
         make: Makes a place in a world that a session has made.
+        send: Tells the supervisor.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class HostedWorlds(GangParts):
         files: dict[int, WorldFiles],
         bells: Iterable[int],
         make: Callable[[control.WorldOffered, WorldFiles], MadePlace | None] | None = None,
+        send: Callable[[control.FromWorker], None] = lambda _message: None,
     ) -> None:
+        self.blocked: Final = BlockedParts(send)
         self._members: Final = {each.number: each for each in members}
         self._make: Final = make
         self._made: Final[dict[int, MadePlace]] = {}
@@ -75,12 +79,15 @@ class HostedWorlds(GangParts):
     @property
     def due_ns(self) -> int | None:
         """When to look at the latest, if nothing else happens; None if something else has to happen first."""
-        return min([due for each in self._members.values() if (due := each.due_ns) is not None], default=None)
+        dues = [*(each.due_ns for each in self._members.values()), self.blocked.due_ns]
+        return min([due for due in dues if due is not None], default=None)
 
     def look(self, now_ns: int, *, away: bool) -> None:
         """Look at the pages. Calls may begin, or be answered, after that. See `Membership.look`."""
         for each in self._members.values():
             each.look(now_ns, away=away)
+        if self._made:
+            self.blocked.look([part for each in self._made_members() for part in each.waiting], now_ns)
 
     def serve(self) -> None:
         """Take parts of gang calls, and no examples."""
@@ -132,6 +139,8 @@ class HostedWorlds(GangParts):
                 self.add(order)
             case control.WithdrawWorld():
                 self._withdraw(order.world)
+            case control.RefusePart():
+                self._refuse(order.part)
             case control.JoinEpoch() if order.world in self._members:
                 self._members[order.world].join(order)
             case control.CloseEpoch() if order.world in self._members:
@@ -150,6 +159,11 @@ class HostedWorlds(GangParts):
         member = self._members.get(file.world)
         if file.kind is control.WorldFileKind.MAILBOX and member is not None:
             member.mailbox_came()
+
+    def _refuse(self, part: control.NamedPart) -> None:
+        member = self._members.get(part.world)
+        if member is not None:
+            member.refuse((part.session, part.gang))
 
     def incarnation_over(self, device: int, generation: int) -> None:
         """Give back what other ranks' processes have of one that has ended."""

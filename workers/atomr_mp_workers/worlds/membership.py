@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
 from atomr_mp import errors
@@ -278,6 +278,19 @@ class Membership:
             elif not shares or kind is NoteKind.CAME_ALONE:  # else it is noted once its arguments are decoded
                 self._epoch.note(key, kind)
 
+    @property
+    def waiting(self) -> Collection[Request]:
+        """The parts that wait for their memory."""
+        return self._waiting.requests
+
+    def refuse(self, key: PartKey) -> None:
+        """Refuse a part that waits for its memory, if it still does: others would wait for each other for ever."""
+        request = self._waiting.take(key)
+        if request is not None and not request.dropped and self._epoch is not None:
+            self._abort(request, _blocked(self.name))
+            self._epoch.note(key, NoteKind.REFUSED)
+            self._wake()
+
     def refused(self, key: PartKey, epoch: int) -> None:
         """Take in that a part was answered on its arrival: no member runs the call."""
         epochs = self._epoch is not None and self._epoch.number == epoch and self.state is MemberState.JOINED
@@ -545,6 +558,14 @@ class Membership:
                 self._mailboxes.over()
                 hooks.point("world_leave")
                 self._send(control.EpochLeft(self.number, epoch.number, self._reason, unfit=self._is_unfit))
+
+
+def _blocked(world: str) -> errors.BorrowConflict:
+    """Return the error of a part that waits in a circle."""
+    return errors.BorrowConflict(
+        "refs of the call are in use by a call of another client, which waits for refs of this one on another device "
+        f"of the world {world!r}. This one has begun on none; make it again"
+    )
 
 
 def _cancelled() -> errors.Cancelled:

@@ -38,6 +38,9 @@ class WaitingRequests(Protocol):
     def take(self, is_ready: Callable[[Request], bool], /) -> Request | None:
         """Return the next request that is ready, None if there is none."""
 
+    def items(self) -> Iterable[Request]:
+        """Return all of them."""
+
     def heads(self) -> Iterable[Request]:
         """Yield the requests that may be next."""
 

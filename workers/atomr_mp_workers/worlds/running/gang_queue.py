@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from atomr_mp import errors
@@ -325,6 +325,10 @@ class GangQueue:
             self._take_part(key)
         self.sequence, self.together = entry.sequence, (found,)
         return found
+
+    def items(self) -> Iterable[Request]:
+        """Return the parts that have come."""
+        return self._parts.values()
 
     def heads(self) -> Iterator[Request]:
         """Yield the request that is next."""

@@ -6,13 +6,15 @@ uses that memory. So what the ring has published waits for no memory: each world
 whatever the order of the rings of several worlds.
 
 Two calls of different sessions can still have their places in opposite orders on two devices, directly or with other
-requests between them. Then neither is noted everywhere, so neither is published. Rank 0 drops each on all members
-shortly before its deadline, so that its client hears in time that it has not begun, and the other one goes on.
+requests between them. Then neither is noted everywhere, so neither is published. The supervisor finds that out from
+what all processes tell (`worlds.blocked_parts`), and has one refused, so that the other goes on. A call that waits for
+long for anything else is dropped by rank 0 on all members shortly before its deadline: its client hears in time that it
+has not begun.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from atomr_mp.protocol.world import NoteKind
@@ -51,6 +53,16 @@ class WaitingParts:
         """Forget all parts: the epoch is over."""
         self._parts.clear()
         self._deadlines.clear()
+
+    @property
+    def requests(self) -> Collection[Request]:
+        """The parts that are not noted yet."""
+        return self._parts.values()
+
+    def take(self, key: PartKey) -> Request | None:
+        """Return a part that is not noted and has to be refused, and forget it; None if there is no such part."""
+        self._deadlines.pop(key, None)
+        return self._parts.pop(key, None)
 
     @property
     def has_free(self) -> bool:
