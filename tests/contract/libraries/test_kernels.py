@@ -218,6 +218,84 @@ def test_what_both_bodies_launch_is_written_behind_them(device: atomr_mp.Device,
         assert place.numpy().tolist() == expected
 
 
+def flipped(launches: Any, flip: Any, x: Any, out: Any) -> Any:
+    """Launch a kernel with maps of an array that it reads and one that it writes; `launches` are a library's."""
+    from_ = launches.tensor_map(x, box=(4, 16), swizzle="64B")
+    to = launches.tensor_map(out, box=(4, 16))
+    return launches.launch(flip, from_, to, 2, grid=1, block=1, inout=to)
+
+
+@pytest.mark.skipif(BACKEND != "host", reason="the kernel itself does nothing")
+def test_tensor_maps_are_arguments(device: atomr_mp.Device, module: KernelModule) -> None:
+    """Of refs, views, and arrays of programs, also in a branch; in order with all other uses of their arrays."""
+    value = np.arange(8 * 64, dtype=np.float32).reshape(8, 64)
+    expected = np.zeros_like(value)
+    expected[:4, :32] = value[3::-1, :32]
+    x, out = device.put(value), device.zeros((8, 64))
+    flipped(device.kernels, module["flip"], x, out)
+    device.memory.fill(x, 0)
+    np.testing.assert_array_equal(out.numpy(), expected)
+    x = device.put(value)
+    wide = device.zeros((8, 128))
+    flipped(device.kernels, module["flip"], x, wide[:, 64:])
+    np.testing.assert_array_equal(wide.numpy(), np.hstack([np.zeros_like(value), expected]))
+    with device.program() as p:
+        given, flag = p.input("x", (8, 64), "float32"), p.input("flag", (), "bool")
+        made = p.elementwise.subtract(given, given)
+        with p.if_(flag):
+            flipped(p.kernels, module["flip"], given, made)
+        with p.else_():
+            flipped(p.kernels, module["flip"], x, made)
+        p.returns(made)
+    zeros = device.zeros((9, 64))
+    for taken, of_x in ((True, zeros[1:]), (False, zeros[:8]), (True, value)):
+        found = p.run(x=of_x, flag=np.array(taken)).result(DEADLINE_S).numpy()
+        np.testing.assert_array_equal(found, expected * (of_x is value or not taken))
+
+
+@pytest.mark.skipif(BACKEND != "host", reason="the kernel itself does nothing")
+def test_an_actor_and_a_world_have_tensor_maps_too(ledger: Ledger) -> None:
+    """Of the actor's own arrays, and of a ref for each rank."""
+    value = np.arange(8 * 64, dtype=np.float32).reshape(8, 64)
+    with ledger.start(KERNELED, **shared_devices(2)) as pool, pool.world([0, 1]) as world:
+        once, twice = pool.call("Kerneled.flip_here", value).result(DEADLINE_S)
+        np.testing.assert_array_equal(np.asarray(once)[:4, :16], value[3::-1, :16])
+        np.testing.assert_array_equal(np.asarray(twice)[:4, :16], value[:4, :16])
+        devices = [pool.device(number) for number in range(2)]
+        modules = [compiled(each) for each in devices]
+        with world.program() as p:
+            x, naming = p.input("x", (8, 64), "float32"), p.refs([each["flip"].module for each in modules])
+            out = p.refs(outs := [each.zeros((8, 64)) for each in devices])
+            flip = modules[0]["flip"]
+            flipped(p.kernels, KernelOf(naming, flip.name, flip.code, flip.parameters), x, out)
+            p.world.all_reduce(out, out=out)
+        p.run(x=value).result(DEADLINE_S)
+        for each in outs:
+            np.testing.assert_array_equal(each.numpy()[:4, :32], 2 * value[3::-1, :32])
+
+
+@pytest.mark.skipif(BACKEND != "host", reason="the kernel itself does nothing")
+def test_a_map_of_an_input_that_lies_oddly_is_refused_by_its_run(device: atomr_mp.Device, module: KernelModule) -> None:
+    """Only a run knows where it lies; the step is named, and another run is well."""
+    out = device.zeros((8, 64))
+    room = device.zeros(8 * 64 + 1)
+    with device.program() as p:
+        x = p.input("x", (8, 64), "float32")
+        flipped(p.kernels, module["flip"], x, out)
+    with pytest.raises(
+        errors.InvalidRequest, match=r"step 0 \(kernels.launch\): argument 0 of flip, a tensor map: .*4 bytes"
+    ):
+        p.run(x=room[1:].reshape(8, 64)).result(DEADLINE_S)
+    p.run(x=room[:-1].reshape(8, 64)).result(DEADLINE_S)
+    with pytest.raises(errors.InvalidRequest, match="argument 0 of flip is an array, whose address has 8 bytes"):
+        module["flip"](out, out, 1, grid=1, block=1)
+    of_out = device.kernels.tensor_map(out, box=(4, 16))
+    with pytest.raises(errors.InvalidRequest, match=r"argument 0 of bounded is a tensor map, .*__grid_constant__"):
+        module["bounded"](of_out, grid=1, block=1, inout=of_out)
+    with pytest.raises(errors.BorrowConflict, match=r"changed\[0\] is written and overlaps inputs\[0\]"):
+        flipped(device.kernels, module["flip"], out[:7], out)
+
+
 def test_each_rank_of_a_world_launches_in_its_own_branch(ledger: Ledger) -> None:
     """With kernels that each device has loaded; between collectives, by each rank's own condition."""
     with ledger.start(KERNELED, **shared_devices(2)) as pool, pool.world([0, 1]) as world:
