@@ -167,9 +167,11 @@ def test_code_that_the_driver_does_not_take_is_the_callers_error(actor: Actor) -
             actor.load()
     actor.driver.load_status = 0
     other = {"axpy": KernelImage("axpy", ((0, 8), (8, 8), (16, 8)), 0)}
-    with pytest.raises(errors.InvalidRequest, match="the driver says that axpy has the parameters"):
+    with pytest.raises(errors.InvalidRequest, match=r"the driver says that axpy has parameters of \(8, 4, 8\) bytes"):
         actor.load(CODE._replace(kernels=other))
     assert actor.driver.loaded == []
+    elsewhere = {"axpy": KernelImage("axpy", ((32, 8), (40, 4), (48, 8)), 0)}
+    assert actor.load(CODE._replace(kernels=elsewhere)).kernels == elsewhere
 
 
 def test_a_module_is_unloaded_when_its_launches_have_ended(actor: Actor) -> None:

@@ -149,15 +149,14 @@ class CudaKernels(KernelLibrary):
         handles = {}
         for name, image in images.items():
             (kernel,) = checked(driver.cuLibraryGetKernel(library, name.encode()))
+            # So many bytes the driver reads of each. Offsets are the code's own affair: a launch gives addresses.
             told = tuple(
-                (int(offset), int(size))
-                for offset, size in (
-                    checked(driver.cuKernelGetParamInfo(kernel, at)) for at in range(len(image.parameters))
-                )
+                int(checked(driver.cuKernelGetParamInfo(kernel, at))[1]) for at in range(len(image.parameters))
             )
-            if told != image.parameters:
+            sizes = tuple(size for _, size in image.parameters)
+            if told != sizes:
                 raise errors.InvalidRequest(
-                    f"the driver says that {name} has the parameters {told}; the code says {image.parameters}"
+                    f"the driver says that {name} has parameters of {told} bytes; the code says {sizes}"
                 )
             handles[name] = LoadedKernel(kernel)
         return handles
