@@ -6,9 +6,13 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from atomr_mp import errors
+from atomr_mp.libraries.tensor_maps import TensorMap
 from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.libraries.kernels import ADDRESS, OPAQUE, POINTER_BYTES, KernelOf
+from atomr_mp.protocol.libraries.kernels import ADDRESS, OPAQUE, POINTER_BYTES, TENSOR_MAP, KernelOf, check_argument
+from atomr_mp.protocol.libraries.tensor_maps import TensorMapOf
 from atomr_mp.protocol.words import counted
 
 
@@ -20,6 +24,7 @@ class Packed(NamedTuple):
     changed: list[Any]
     values: bytes
     kinds: tuple[tuple[str, int], ...]
+    maps: tuple[TensorMapOf, ...]
 
 
 def pack(
@@ -34,8 +39,8 @@ def pack(
     Args:
         kernel: The kernel.
         arguments: In the order of its parameters.
-        out: Arrays among them that it writes as a whole.
-        inout: Arrays among them that it reads and writes.
+        out: Arrays among them that it writes as a whole, or tensor maps of such.
+        inout: Arrays among them that it reads and writes, or tensor maps of such.
         is_array: Returns whether an argument is an array.
 
     Raises:
@@ -46,32 +51,54 @@ def pack(
         raise errors.InvalidRequest(
             f"{name} has {counted(len(parameters), 'parameter')}; {counted(len(arguments), 'argument')} given"
         )
-    arrays = {id(each): each for each in arguments if is_array(each)}
-    for words, named in (("out", out), ("inout", inout)):
-        for each in named:
-            if id(each) not in arrays:
-                raise errors.InvalidRequest(f"{words} of {name} names what is none of the arrays among its arguments")
-    outputs = {id(each): each for each in out}
-    changed = {id(each): each for each in inout}
-    if both := outputs.keys() & changed.keys():
-        at = next(at for at, each in enumerate(arguments) if id(each) in both)
-        raise errors.InvalidRequest(f"argument {at} of {name} is named in out and in inout: it is one of them")
-    inputs = {key: each for key, each in arrays.items() if key not in outputs and key not in changed}
+    inputs, outputs, changed = _arrays(name, [*map(_array, arguments)], out, inout, is_array)
     places = {key: at for at, key in enumerate([*inputs, *outputs, *changed])}
     values = bytearray(kernel.block_bytes)
     kinds: list[tuple[str, int]] = []
+    maps: list[TensorMapOf] = []
     for at, (value, (offset, size)) in enumerate(zip(arguments, parameters, strict=True)):
         if id(value) in places:
             if size != POINTER_BYTES:
                 raise _misfit(name, at, "an array, whose address has 8 bytes", size)
             kinds.append((ADDRESS, places[id(value)]))
             continue
+        if isinstance(value, TensorMap):
+            check_argument(name, at, (offset, size), TENSOR_MAP)
+            kinds.append((TENSOR_MAP, len(maps)))
+            maps.append(msgspec.structs.replace(value.form, array=places[id(value.array)]))
+            continue
         kind, packed = _packed(name, at, value, size)
         if len(packed) != size:
             raise _misfit(name, at, f"{_words(value, kind)} of {counted(len(packed), 'byte')}", size)
         values[offset : offset + size] = packed
         kinds.append((kind, -1))
-    return Packed([*inputs.values()], [*outputs.values()], [*changed.values()], bytes(values), tuple(kinds))
+    arrays = [*inputs.values()], [*outputs.values()], [*changed.values()]
+    return Packed(*arrays, bytes(values), tuple(kinds), tuple(maps))
+
+
+def _array(argument: Any) -> Any:
+    """Return the array of a tensor map, and anything else as it is."""
+    return argument.array if isinstance(argument, TensorMap) else argument
+
+
+def _arrays(
+    name: str, arguments: Sequence[Any], out: Sequence[Any], inout: Sequence[Any], is_array: Callable[[object], bool]
+) -> tuple[dict[int, Any], dict[int, Any], dict[int, Any]]:
+    """Return the arrays that are read, that are written as a whole, and that are read and written, by their ids.
+
+    Raises:
+        InvalidRequest: One is written that is no argument, or that is named twice.
+    """
+    arrays = {id(each): each for each in arguments if is_array(each)}
+    outputs, changed = ({id(each): each for each in map(_array, named)} for named in (out, inout))
+    for words, named in (("out", outputs), ("inout", changed)):
+        if not named.keys() <= arrays.keys():
+            raise errors.InvalidRequest(f"{words} of {name} names what is none of the arrays among its arguments")
+    if both := outputs.keys() & changed.keys():
+        at = next(at for at, each in enumerate(arguments) if id(each) in both)
+        raise errors.InvalidRequest(f"argument {at} of {name} is named in out and in inout: it is one of them")
+    inputs = {key: each for key, each in arrays.items() if key not in outputs and key not in changed}
+    return inputs, outputs, changed
 
 
 def _packed(name: str, at: int, value: Any, size: int) -> tuple[str, bytes]:
@@ -108,7 +135,8 @@ def _packed(name: str, at: int, value: Any, size: int) -> tuple[str, bytes]:
             "this kind has: give a NumPy number, or bytes"
         )
     raise errors.InvalidRequest(
-        f"argument {at} of {name} is of type {type(value).__name__}; a kernel takes refs, numbers and bytes"
+        f"argument {at} of {name} is of type {type(value).__name__}; a kernel takes refs, numbers, bytes and "
+        "tensor maps"
     )
 
 

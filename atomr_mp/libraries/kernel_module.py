@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, SupportsIndex
 
 from atomr_mp import errors
 from atomr_mp.libraries.base import lengths
+from atomr_mp.libraries.tensor_maps import TensorMap
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.layout import Layout
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 Lengths = SupportsIndex | Sequence[SupportsIndex]
 """Lengths along x, y and z. A length that is left out is 1."""
+
+
+Written = Operand | TensorMap | Sequence[Operand | TensorMap]
+"""Arrays that a launch writes, or tensor maps of such."""
 
 
 class ModuleRequests(NamedTuple):
@@ -75,8 +80,8 @@ class DeviceKernel(KernelOf, frozen=True, dict=True):
         shared: SupportsIndex = 0,
         cluster: Lengths = 1,
         cooperative: bool = False,
-        out: Operand | Sequence[Operand] = (),
-        inout: Operand | Sequence[Operand] = (),
+        out: Written = (),
+        inout: Written = (),
         deadline_s: float | None = None,
     ) -> Reply:
         """Launch it; see `DeviceKernels.launch`."""

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.libraries.base import LibraryReference, check, real, whole, wholes
+from atomr_mp.libraries.base import LibraryReference, check, lengths, real, whole, wholes
 from atomr_mp.libraries.kernel_arguments import Packed, pack
-from atomr_mp.libraries.kernel_module import KernelModule, Lengths, LoadedCode, ModuleRequests
+from atomr_mp.libraries.kernel_module import KernelModule, Lengths, LoadedCode, ModuleRequests, Written
 from atomr_mp.libraries.linked_codes import Code, Parts, kind_of, linked_codes
-from atomr_mp.protocol.libraries import kernels
+from atomr_mp.libraries.tensor_maps import TensorMap
+from atomr_mp.protocol.libraries import kernels, tensor_maps
 from atomr_mp.protocol.libraries.kernels import KernelOf
 from atomr_mp.protocol.refs import Operand
 from atomr_mp.protocol.words import counted
@@ -115,6 +116,58 @@ class DeviceKernels(LibraryReference):
         request = kernels.Load(first.code, first.kind, *given, parts=tuple(others), title=first.name)
         return self._module(request, deadline_s, {})
 
+    def tensor_map(
+        self,
+        array: Operand,
+        *,
+        box: SupportsIndex | Sequence[SupportsIndex],
+        element_strides: SupportsIndex | Sequence[SupportsIndex] | None = None,
+        interleave: tensor_maps.Interleave = "none",
+        swizzle: tensor_maps.Swizzle = "none",
+        l2_promotion: tensor_maps.L2Promotion = "none",
+        oob_fill: tensor_maps.OobFill = "none",
+        data_type: tensor_maps.DataType | None = None,
+    ) -> TensorMap:
+        """Return a tensor map of an array, as an argument of launches: their kernels have boxes of it copied (TMA).
+
+            tiles = device.kernels.tensor_map(x, box=(64, 32), swizzle="128B")
+            kernel(tiles, y, grid=16, block=128, out=y)
+
+        The kernel declares it as `const __grid_constant__ CUtensorMap`. NVRTC cannot include `cuda.h`, so the source
+        has `struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };`. The names and rules are those of
+        CUDA's `cuTensorMapEncodeTiled`, but dimensions have the order of the array's shape. The kernel's coordinates
+        are in CUDA's order, the last dimension first. A GPU below compute capability 9.0 refuses the launch as
+        `Unsupported`.
+
+        Args:
+            array: A ref of one to five dimensions, the last without gaps. Its strides are multiples of 16 bytes, and
+                so is its place. It is borrowed as if it were the argument: name it, or the map, in `out` or `inout` if
+                the kernel writes it.
+            box: How many elements of each dimension a copy moves, at most 256. A row has a multiple of 16 bytes.
+            element_strides: Of each how many elements of a dimension one is copied, at most 8; None for all.
+            interleave: "16B" or "32B" for channels that are interleaved so.
+            swizzle: "32B", "64B" or "128B" if boxes lie swizzled in shared memory; a row then has at most that many
+                bytes.
+            l2_promotion: Bytes that the L2 cache fetches at a time: "64B", "128B" or "256B".
+            oob_fill: Content of elements outside of the array: "none" for zeros, or "nan_request_zero_fma".
+            data_type: Of float32 also "float32_ftz", "tfloat32" or "tfloat32_ftz"; None for the array's.
+
+        Raises:
+            InvalidRequest: There can be no such map; the message names the rule.
+        """
+        if not self._is_array(array):
+            raise errors.InvalidRequest(
+                f"a {type(array).__name__} is given for the array of a tensor map: `Device.put` makes a ref of an array"
+            )
+        operand = array if self._operand is None else self._operand(array)
+        steps = (1,) * len(operand.shape) if element_strides is None else lengths("element_strides", element_strides)
+        known = tensor_maps.TYPES_OF.get(operand.dtype, tensor_maps.DATA_TYPES)
+        form = tensor_maps.TensorMapOf(
+            -1, lengths("box", box), steps, data_type or known[0], interleave, swizzle, l2_promotion, oob_fill
+        )
+        tensor_maps.check_map(operand.layout, form)
+        return TensorMap(array, form)
+
     def launch(
         self,
         kernel: KernelOf,
@@ -124,8 +177,8 @@ class DeviceKernels(LibraryReference):
         shared: SupportsIndex = 0,
         cluster: Lengths = 1,
         cooperative: bool = False,
-        out: Operand | Sequence[Operand] = (),
-        inout: Operand | Sequence[Operand] = (),
+        out: Written = (),
+        inout: Written = (),
         deadline_s: float | None = None,
     ) -> Reply:
         """Launch a kernel, or record its launch in a program.
@@ -133,7 +186,7 @@ class DeviceKernels(LibraryReference):
         The code tells the size of each parameter, and no more. A ref is passed as the address of its first element. A
         NumPy number is passed as it is, and must have the parameter's size. A whole number of Python's becomes an
         integer of that size, and a float a float: write `numpy.float32(2)` where a kernel takes a float and you have
-        a whole number. Bytes are passed as they are, for structures.
+        a whole number. Bytes are passed as they are, for structures. Tensor maps are those of `tensor_map`.
 
         Args:
             kernel: The kernel.
@@ -143,8 +196,9 @@ class DeviceKernels(LibraryReference):
             shared: Bytes of shared memory for each block, beside what the kernel declares.
             cluster: Blocks of a cluster.
             cooperative: Run all blocks at a time, so that they can wait for each other.
-            out: Refs among the arguments that the kernel writes as a whole. It must write no others.
-            inout: Refs among them that it reads and writes, or writes in part.
+            out: Refs among the arguments that the kernel writes as a whole, or tensor maps of such. It must write no
+                others.
+            inout: Refs among them that it reads and writes, or writes in part; or tensor maps of such.
             deadline_s: See `Pool.call`.
 
         Raises:
@@ -170,6 +224,7 @@ class DeviceKernels(LibraryReference):
             whole("shared", shared),
             _three("cluster", cluster),
             bool(cooperative),
+            packed.maps,
         )
         try:
             reply = self._request(request, deadline_s)

@@ -24,8 +24,8 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.libraries.base import lengths
-from atomr_mp.libraries.program_blocks import If, While
-from atomr_mp.libraries.recording import ProgramArray, Recording
+from atomr_mp.libraries.program_blocks import Else, If, While
+from atomr_mp.libraries.recording import ProgramArray, RecordedBlock, Recording
 from atomr_mp.protocol import dtypes, values
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.keywords import checks_names
@@ -148,6 +148,22 @@ class Program:
         """
         return If(self._recording, self._condition(condition))
 
+    def else_(self) -> Else:
+        """Begin the other body of the `if_` that has just ended: its steps are done if the condition was false.
+
+            with p.if_(large):
+                p.kernels.launch(halve, x, grid=1, block=32, inout=x)
+            with p.else_():
+                p.kernels.launch(double, x, grid=1, block=32, inout=x)
+
+        The condition is looked at once, before either body. What both bodies write as a whole is written behind them.
+
+        Raises:
+            InvalidRequest: No `if_` has just ended, or a step has come since. At the end of the body: that has no
+                steps.
+        """
+        return Else(self._recording)
+
     def while_(self, condition: Any, *, most: SupportsIndex) -> While:
         """Begin a loop: steps that are recorded within its `with` are done as long as the condition is true.
 
@@ -265,17 +281,7 @@ class Program:
         slots = len(recording.inputs) + len(refs) + len(recording.temporaries)
         if slots > messages.MAX_SLOTS:
             raise errors.InvalidRequest(f"the program has {slots} arrays; the limit is {messages.MAX_SLOTS}")
-        found = [
-            blocks.StepBlock(
-                block.kind,
-                numbered(block.condition).to_wire(),
-                block.begin,
-                block.end,
-                block.most,
-                *(numbered(each).number for each in block.results),
-            )
-            for block in recording.blocks
-        ]
+        found = [_block(each, numbered) for each in recording.blocks]
         definition = messages.Definition(
             [messages.slot(0, layout) for layout in recording.inputs],
             [messages.slot(0, messages.anywhere(ref.layout)) for ref in self._refs],
@@ -315,6 +321,13 @@ class Program:
             varies=bool(found),
         )
         recording.is_over = True
+
+
+def _block(block: RecordedBlock, numbered: Callable[[Operand], _Slot]) -> blocks.StepBlock:
+    """Return the form of a branch or loop in the message."""
+    rounds, reached = (numbered(each).number for each in block.results) if block.results else (-1, -1)
+    place, condition = (block.begin, block.end, block.most), numbered(block.condition).to_wire()
+    return blocks.StepBlock(block.kind, condition, *place, rounds, reached, block.otherwise)
 
 
 def _fitting(name: str, given: Any, layout: Layout) -> Any:

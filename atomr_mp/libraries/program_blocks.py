@@ -1,7 +1,8 @@
-"""Branches and loops of a program while it is recorded: the objects of `Program.if_` and `Program.while_`."""
+"""Branches and loops of a program while it is recorded: what `Program.if_`, `else_` and `while_` return."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Final, Self
 
@@ -11,7 +12,39 @@ from atomr_mp.protocol.libraries.blocks import Kind
 from atomr_mp.protocol.refs import Operand
 
 
-class If:
+class Body(ABC):
+    """Steps that are recorded within a `with`.
+
+    Args:
+        recording: The program.
+        method: The name of the method that has made it, for messages.
+    """
+
+    def __init__(self, recording: Recording, method: str) -> None:
+        self._recording: Final = recording
+        self._method: Final = method
+        self._block: RecordedBlock | None = None
+        recording.announced += 1
+
+    @abstractmethod
+    def _enter(self) -> RecordedBlock:
+        """Begin it in the recording."""
+
+    def __enter__(self) -> Self:
+        if self._block is not None:
+            raise errors.InvalidRequest(f"this {self._method} has its body already; make another")
+        self._block = self._enter()
+        self._recording.announced -= 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        assert self._block is not None
+        self._recording.leave(self._block, failed=kind is not None)
+
+
+class If(Body):
     """A branch: the steps that are recorded within its `with` are done if the condition is true.
 
     Args:
@@ -23,24 +56,27 @@ class If:
 
     def __init__(self, recording: Recording, condition: Operand, most: int = 1) -> None:
         recording.check_condition(condition, f"{self._kind}_")
-        self._recording: Final = recording
         self._condition: Final = condition
         self._most: Final = most
-        self._block: RecordedBlock | None = None
-        recording.announced += 1
+        super().__init__(recording, f"{self._kind}_")
 
-    def __enter__(self) -> Self:
-        if self._block is not None:
-            raise errors.InvalidRequest(f"this {self._kind}_ has its body already; make another")
-        self._block = self._recording.enter(self._kind, self._condition, self._most)
-        self._recording.announced -= 1
-        return self
+    def _enter(self) -> RecordedBlock:
+        return self._recording.enter(self._kind, self._condition, self._most)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        assert self._block is not None
-        self._recording.leave(self._block, failed=kind is not None)
+
+class Else(Body):
+    """The second body of a branch: the steps that are recorded within its `with` are done if the condition is false.
+
+    Args:
+        recording: The program, in which the branch has just ended.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._branch: Final = recording.check_second()
+        super().__init__(recording, "else_")
+
+    def _enter(self) -> RecordedBlock:
+        return self._recording.enter_second(self._branch)
 
 
 class While(If):

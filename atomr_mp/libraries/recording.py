@@ -84,7 +84,7 @@ class ProgramArray(Operand):
 
 
 class RecordedBlock:
-    """A branch or a loop.
+    """A branch or a loop; or the second body of a branch.
 
     Args:
         kind: Which of them.
@@ -92,23 +92,38 @@ class RecordedBlock:
         most: How many rounds a loop does at most.
         begin: Number of its first step.
         results: The arrays that a loop writes at its end: its rounds, and whether it has reached the bound.
+        branch: The branch whose second body it is.
     """
 
     def __init__(
-        self, kind: blocks.Kind, condition: Operand, most: int, begin: int, results: Sequence[ProgramArray] = ()
+        self,
+        kind: blocks.Kind,
+        condition: Operand,
+        most: int,
+        begin: int,
+        results: Sequence[ProgramArray] = (),
+        branch: RecordedBlock | None = None,
     ) -> None:
         self.kind: Final = kind
         self.condition: Final = condition
         self.most: Final = most
         self.begin: Final = begin
         self.results: Final = tuple(results)
+        self.branch: Final = branch
         self.end = begin
         """Number of the step behind its last one, once it has ended."""
+        self.otherwise = -1
+        """Number of the first step of a branch's second body."""
 
     @property
     def method(self) -> str:
         """The method that has begun it, for messages."""
-        return f"{self.kind}_"
+        return f"{self.kind}_" if self.branch is None else "else_"
+
+    @property
+    def body(self) -> str:
+        """The name of its body in messages."""
+        return f"the body of {'a' if self.kind == 'while' else 'an'} {self.method}"
 
 
 class Recording:
@@ -137,6 +152,8 @@ class Recording:
         self.blocks: Final[list[RecordedBlock]] = []
         self._open: Final[list[RecordedBlock]] = []
         """Blocks that have begun and not ended, outer ones first."""
+        self._ended: RecordedBlock | None = None
+        """The branch that has ended just now, and may have a second body."""
         self.announced = 0
         """How many blocks were made and have not begun."""
         self.is_over = False
@@ -182,8 +199,8 @@ class Recording:
             )
         if library == WORLD and self._open:
             raise errors.InvalidRequest(
-                f"{library}.{request.name} is in the body of a {self._open[-1].method}: ranks whose conditions differ "
-                "would wait for each other for ever; let it be a step outside"
+                f"{library}.{request.name} is in {self._open[-1].body}: ranks whose conditions differ would wait for "
+                "each other for ever; let it be a step outside"
             )
         if len(self.steps) >= messages.MAX_STEPS:
             raise errors.InvalidRequest(f"a program has at most {messages.MAX_STEPS} steps")
@@ -202,6 +219,7 @@ class Recording:
             request.check()
         self.written.add(request)
         self.steps.append((library, request))
+        self._ended = None
         outputs = list(made.values())
         return outputs[0] if len(outputs) == 1 else outputs or None
 
@@ -226,8 +244,8 @@ class Recording:
         body = self._bodies[array.slot]
         if body is not None and body not in self._open:
             raise errors.InvalidRequest(
-                f"{use}, an array that was made in the body of a {body.method}, which may not have been done; make it "
-                "before (`p.empty`), and write it in the body"
+                f"{use}, an array that was made in {body.body}, which may not have been done; make it before "
+                "(`p.empty`), and write it in the body"
             )
 
     def check_returned(self, array: ProgramArray) -> None:
@@ -239,8 +257,8 @@ class Recording:
         body = self._bodies[array.slot]
         if body is not None:
             raise errors.InvalidRequest(
-                f"{array!r} was made in the body of a {body.method}, which may not have been done; make it before "
-                "(`p.empty`), and write it in the body"
+                f"{array!r} was made in {body.body}, which may not have been done; make it before (`p.empty`), and "
+                "write it in the body"
             )
 
     def check_condition(self, condition: Any, method: str) -> None:
@@ -276,25 +294,51 @@ class Recording:
         block = RecordedBlock(kind, condition, most, len(self.steps), results)
         self.blocks.append(block)
         self._open.append(block)
+        self._ended = None
         self.written.enter()
         return block
 
+    def check_second(self) -> RecordedBlock:
+        """Return the branch that has ended just now, if it can have a second body.
+
+        Raises:
+            InvalidRequest: No branch has ended, or steps came since, or it has its second body.
+        """
+        self._check_open()
+        if self._ended is None:
+            raise errors.InvalidRequest("else_ follows the body of an if_ at once, with no step between them")
+        return self._ended
+
+    def enter_second(self, branch: RecordedBlock) -> RecordedBlock:
+        """Begin the second body of a branch.
+
+        Raises:
+            InvalidRequest: It is not the branch that has ended just now.
+        """
+        if self.check_second() is not branch:
+            raise errors.InvalidRequest("else_ follows the body of an if_ at once, and another one has come since")
+        self._ended = None
+        body = RecordedBlock("if", branch.condition, 1, len(self.steps), branch=branch)
+        self._open.append(body)
+        self.written.enter_second()
+        return body
+
     def leave(self, block: RecordedBlock, *, failed: bool) -> None:
-        """End the body of a branch or a loop.
+        """End a body of a branch, or that of a loop.
 
         Args:
-            block: The block.
+            block: The block, or what `enter_second` has returned.
             failed: Whether an exception has ended the body.
 
         Raises:
             InvalidRequest: The body has no steps, or does not change what a loop depends on.
         """
         if failed:
-            self._broken = f"an exception has ended the body of its {block.method}"
+            self._broken = self._broken or f"an exception has ended the body of its {block.method}"
             return
         self._check_open()
         if block is not self._open[-1]:
-            raise self._refused("the body of a while_ or if_ has ended before one that began in it")
+            raise self._refused("the body of a while_, if_ or else_ has ended before one that began in it")
         block.end = len(self.steps)
         if block.end == block.begin:
             raise self._refused(f"the body of {block.method} has no steps")
@@ -303,7 +347,10 @@ class Recording:
                 "no step in the body of while_ writes its condition, so it would do all rounds or none; have a step "
                 "write it (`out=`)"
             )
+        if block.branch is not None:
+            block.branch.otherwise, block.branch.end = block.begin, block.end
         self._open.pop()
+        self._ended = block if block.kind == "if" and block.branch is None else None
         self.written.leave()
         if block.results:
             self.written.add(blocks.LoopResult(block.results))
@@ -318,7 +365,7 @@ class Recording:
         if self._open:
             raise self._refused(f"the body of its {self._open[-1].method} has not ended")
         if self.announced:
-            raise self._refused("while_ and if_ are for `with`: the steps of its block are the body")
+            raise self._refused("while_, if_ and else_ are for `with`: the steps of its block are the body")
 
     def _written_in(self, block: RecordedBlock) -> Iterator[Operand]:
         """Yield the arrays that the body of a block writes."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from atomr_mp_workers import Actor, Context, host_kernel, method
+from atomr_mp_workers.host_kernels import HostTensorMap
 from atomr_mp_workers.libraries.kernels.modules import LoadedModule
 
 SOURCE: Final = """
@@ -30,6 +31,8 @@ extern "C" __global__ void unpack(double* out, Pair pair, char letter) {
 extern "C" __global__ void __launch_bounds__(128) bounded(float* x) { x[threadIdx.x] = gridDim.x; }
 extern "C" __global__ void wild(float* x, long long far) { x[far] = 1; }
 extern "C" __global__ void wait(float* x, int ms) { x[0] = ms; }
+struct alignas(64) Map { unsigned long long words[16]; };
+extern "C" __global__ void flip(const __grid_constant__ Map from, const __grid_constant__ Map to, int n) {}
 extern "C" __global__ void nobodys(float* x) { x[0] = 1; }
 """
 """Kernels, for the functions below and for a GPU."""
@@ -83,6 +86,16 @@ def wait(x: Any, ms: Any, *, grid: Any, block: Any) -> None:
     x[0] = ms
 
 
+@host_kernel("flip")
+def flip(from_: HostTensorMap, to: HostTensorMap, n: Any, *, grid: Any, block: Any) -> None:
+    """Copy the first n boxes of each row of boxes, upside down; a GPU's kernel does nothing."""
+    del grid, block
+    assert not from_.array.flags.writeable
+    assert (from_.swizzle, to.swizzle, from_.box) == ("64B", "none", to.box)
+    rows, columns = from_.box
+    to.array[:rows, : n * columns] = from_.array[:rows, : n * columns][::-1]
+
+
 class Kerneled(Actor):
     """Has kernels of its own."""
 
@@ -114,6 +127,32 @@ class Kerneled(Actor):
             p.kernels.launch(module["add"], out, out, twice, a.size, grid=1, block=a.size, out=twice)
         p.run()
         return twice
+
+    @method
+    def scale_here(self, x: Any, flag: bool) -> Any:  # noqa: FBT001 - an argument of a call
+        """Double an array by a launch in one body of a branch, or have it three times by one in the other."""
+        scale, x = self._libraries.kernels.compile(SOURCE, names=NAMES)["scale<float>"], x.copy()
+        with self._libraries.program() as p:
+            condition = p.input("flag", (), "bool")
+            with p.if_(condition):
+                p.kernels.launch(scale, x, 2.0, 4, grid=1, block=4, inout=x)
+            with p.else_():
+                p.kernels.launch(scale, x, 3.0, 4, grid=1, block=4, inout=x)
+        p.run(flag=np.array(flag))
+        return x
+
+    @method
+    def flip_here(self, x: Any) -> Any:
+        """Launch with tensor maps in the actor, alone and in a program."""
+        kernels, x, out, twice = self._libraries.kernels, x.copy(), np.zeros_like(x), np.zeros_like(x)
+        flips = kernels.compile(SOURCE)["flip"]
+        of_out = kernels.tensor_map(out, box=(4, 16))
+        flips(kernels.tensor_map(x, box=(4, 16), swizzle="64B"), of_out, 1, grid=1, block=1, inout=of_out)
+        with self._libraries.program() as p:
+            from_ = p.kernels.tensor_map(out, box=(4, 16), swizzle="64B")
+            p.kernels.launch(flips, from_, kernels.tensor_map(twice, box=(4, 16)), 1, grid=1, block=1, inout=twice)
+        p.run()
+        return out, twice
 
     @method
     def processes_of(self) -> list[int]:

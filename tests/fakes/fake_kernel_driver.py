@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from cuda.bindings import driver as real
 
+from tests.fakes.fake_tensor_maps import FakeTensorMaps
+
 OK: Final = real.CUresult.CUDA_SUCCESS
 
 
@@ -51,6 +53,9 @@ class FakeKernelDriver:
         """Address and size of each global."""
         self.copies: Final[list[tuple[int, int, int, int]]] = []
         """Target, source, size and stream of each copy."""
+        self.maps: Final = FakeTensorMaps()
+        self.memory_kinds: Final[dict[int, int]] = {}
+        """Kinds of memory by address; 0 for none. Other memory is the device's."""
         self._names: Final = list(kernels)
         device = real.CUdevice_attribute
         self._device: Final = {
@@ -144,6 +149,17 @@ class FakeKernelDriver:
         """See the driver's cuOccupancyMaxActiveBlocksPerMultiprocessor."""
         assert int(function)
         return OK, 512 // threads if shared < 100_000 else 1
+
+    def cu_get_proc_address(self, symbol: bytes, version: int, flags: int) -> Any:
+        """See the driver's cuGetProcAddress."""
+        assert (symbol, version, flags) == (b"cuTensorMapEncodeTiled", 12000, 0)
+        return OK, self.maps.address, real.CUdriverProcAddressQueryResult(0)
+
+    def cu_pointer_get_attribute(self, attribute: Any, address: int) -> Any:
+        """See the driver's cuPointerGetAttribute."""
+        assert attribute == real.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        kind = self.memory_kinds.get(address, 2)
+        return (OK, kind) if kind else (real.CUresult.CUDA_ERROR_INVALID_VALUE, None)
 
     def cu_launch_kernel_ex(self, config: Any, function: Any, pointers: int, extra: int) -> Any:
         """See the driver's cuLaunchKernelEx."""

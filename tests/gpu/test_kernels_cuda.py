@@ -106,6 +106,31 @@ def test_a_program_of_launches_is_captured(device: atomr_mp.Device) -> None:
         assert each[[0, 8]].tolist() == [(n + 1) * 2.0**50, n + 1.0]
 
 
+def test_launches_in_branches_and_loops_see_what_the_device_has_computed(device: atomr_mp.Device) -> None:
+    """Each condition is read when the launches before it have ended; a run gives what Python gives."""
+    module = device.kernels.compile(SOURCE, names=NAMES).result(DEADLINE_S)
+    one, limit = device.full((), 1, "int64"), device.full((1,), 1.0)
+    x = device.put(np.full(1024, 5, np.float32))
+    with device.program() as p:
+        n = p.input("n", (), "int64")
+        left, large = p.elementwise.maximum(n, n), p.empty((1,), "bool")
+        with p.while_(left, most=100) as loop:
+            p.elementwise.greater(x[:1], limit, large)
+            with p.if_(large):
+                p.kernels.launch(module["scale<float>"], x, 0.5, 1024, grid=4, block=256, inout=x)
+            with p.else_():
+                p.kernels.launch(module["scale<float>"], x, 3.0, 1024, grid=4, block=256, inout=x)
+            p.elementwise.subtract(left, one, left)
+        p.returns(loop.rounds)
+    del module
+    value = np.float32(5)
+    for rounds in (0, 1, 20, 100):
+        assert int(p.run(n=np.int64(rounds)).result(DEADLINE_S).numpy()) == rounds
+        for _ in range(rounds):
+            value *= np.float32(0.5 if value > 1 else 3.0)
+        assert x.numpy().tolist() == [value] * 1024
+
+
 def test_a_module_may_go_amid_its_launches(device: atomr_mp.Device) -> None:
     """It is unloaded when they have ended."""
     x = device.zeros(1)

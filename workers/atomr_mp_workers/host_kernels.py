@@ -7,19 +7,35 @@ An actor's module registers them when it is imported::
         x[:n] *= factor
 
 A launch of a kernel of that name calls the function with the kernel's arguments: NumPy's arrays and numbers, and bytes
-for structures. Arrays that the launch only reads cannot be written.
+for structures. Arrays that the launch only reads cannot be written. A tensor map is a `HostTensorMap`.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from atomr_mp import errors
 from atomr_mp.protocol.keywords import checked_names
+from atomr_mp.protocol.libraries.tensor_maps import DataType, Interleave, L2Promotion, OobFill, Swizzle
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class HostTensorMap(NamedTuple):
+    """A tensor map among the arguments of a function that stands for a kernel, see `DeviceKernels.tensor_map`."""
+
+    array: Any
+    """The array, as NumPy's."""
+    box: tuple[int, ...]
+    """Elements of each dimension that a copy moves; dimensions are in the array's order."""
+    element_strides: tuple[int, ...]
+    data_type: DataType
+    interleave: Interleave
+    swizzle: Swizzle
+    l2_promotion: L2Promotion
+    oob_fill: OobFill
 
 
 @checked_names

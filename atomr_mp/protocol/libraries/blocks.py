@@ -2,8 +2,10 @@
 
 A *block* is a run of steps, its *body*, with a condition: an array of one element, true if that is not 0. A branch does
 its body once if the condition is true. A loop does it as long as the condition is true when a round begins, and at most
-so often as it says. Blocks may lie in each other. Their steps stay in the one list of a program's steps, so whoever
-looks at all steps need not know of them.
+so often as it says. A branch may have a second body, behind the first, which is done if the condition is false.
+
+Blocks may lie in each other. Their steps stay in the one list of a program's steps, so whoever looks at all steps need
+not know of them.
 """
 
 from __future__ import annotations
@@ -55,10 +57,18 @@ class StepBlock(Message, frozen=True, gc=True):
     """Slot that gets the number of rounds of a loop when it ends; -1 for none."""
     reached: Annotated[int, Meta(ge=-1, le=2**16)] = -1
     """Slot that gets, when a loop ends, whether its condition is still true; -1 for none."""
+    otherwise: Annotated[int, Meta(ge=-1, le=2**16)] = -1
+    """Number of the first step of a branch's second body, which is done if the condition is false; -1 for none."""
 
 
 class Enter(NamedTuple):
     """The place in a program where a block begins."""
+
+    number: int
+
+
+class Otherwise(NamedTuple):
+    """The place in a program where the first body of a branch ends, and its second one begins."""
 
     number: int
 
@@ -70,7 +80,7 @@ class Leave(NamedTuple):
 
 
 def check_nesting(blocks: Sequence[StepBlock], steps: int) -> None:
-    """Check that the blocks lie in each other, or apart, in the order of their begin.
+    """Check that the blocks lie in each other's bodies, or apart, in the order of their begin.
 
     Args:
         blocks: The blocks.
@@ -79,7 +89,7 @@ def check_nesting(blocks: Sequence[StepBlock], steps: int) -> None:
     Raises:
         InvalidRequest: They do not.
     """
-    ends: list[int] = []
+    around: list[StepBlock] = []
     last = 0
     for number, block in enumerate(blocks):
         what = f"block {number} ({block.kind})"
@@ -90,19 +100,28 @@ def check_nesting(blocks: Sequence[StepBlock], steps: int) -> None:
         if block.begin < last:
             raise errors.InvalidRequest(f"{what} begins before the block that is listed before it")
         last = block.begin
-        while ends and ends[-1] <= block.begin:
-            ends.pop()
-        if ends and block.end > ends[-1]:
-            raise errors.InvalidRequest(f"{what} ends behind the block that it begins in")
-        ends.append(block.end)
-        if len(ends) > MAX_DEPTH:
+        while around and around[-1].end <= block.begin:
+            around.pop()
+        if around and block.end > _end_of_body(around[-1], block.begin):
+            raise errors.InvalidRequest(f"{what} ends behind the block, or the body of it, that it begins in")
+        around.append(block)
+        if len(around) > MAX_DEPTH:
             raise errors.InvalidRequest(f"{what} lies in {MAX_DEPTH} others; at most {MAX_DEPTH} may lie in each other")
         if block.kind == "if" and (block.most != 1 or block.rounds >= 0 or block.reached >= 0):
             raise errors.InvalidRequest(f"{what} is done once at most, and has no rounds to count")
+        if block.otherwise >= 0 and not (block.kind == "if" and block.begin < block.otherwise < block.end):
+            raise errors.InvalidRequest(
+                f"{what} has a second body from step {block.otherwise} on: only a branch has one, and both have steps"
+            )
 
 
-def course(blocks: Sequence[StepBlock], steps: int) -> Iterator[int | Enter | Leave]:
-    """Yield the numbers of a program's steps, in order, and where its blocks begin and end.
+def _end_of_body(block: StepBlock, step: int) -> int:
+    """Return the number of the step behind the body of a block in which a step lies."""
+    return block.otherwise if step < block.otherwise else block.end
+
+
+def course(blocks: Sequence[StepBlock], steps: int) -> Iterator[int | Enter | Otherwise | Leave]:
+    """Yield the numbers of a program's steps, in order, and where the bodies of its blocks begin and end.
 
     Args:
         blocks: Its blocks, which `check_nesting` has accepted.
@@ -113,6 +132,8 @@ def course(blocks: Sequence[StepBlock], steps: int) -> Iterator[int | Enter | Le
     for step in range(steps + 1):
         while open_blocks and blocks[open_blocks[-1]].end == step:
             yield Leave(open_blocks.pop())
+        if open_blocks and blocks[open_blocks[-1]].otherwise == step:
+            yield Otherwise(open_blocks[-1])
         while following < len(blocks) and blocks[following].begin == step:
             open_blocks.append(following)
             yield Enter(following)
@@ -210,6 +231,8 @@ def passages(
     for each in course(blocks, len(steps)):
         if isinstance(each, Enter):
             yield ConditionRead(condition(each.number))
+            yield each
+        elif isinstance(each, Otherwise):
             yield each
         elif isinstance(each, Leave):
             yield each

@@ -1,24 +1,32 @@
 """The parts of arrays that the steps of a program have written so far. Pure.
 
 It is sure of what lies in spans that were written without gaps, and of views that were written as they are. Of views
-with gaps that make up a whole together it is not: they count as written in part. What only the body of a block has
-written counts as written in part behind it, since the body may not have been done.
+with gaps that make up a whole together it is not: they count as written in part. What only one body of a block has
+written counts as written in part behind it, since the body may not have been done; of a branch with two bodies one is
+done, so what both have written is sure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import LibraryRequest
-from atomr_mp.protocol.libraries.blocks import ConditionRead, Enter, Leave, LoopResult
+from atomr_mp.protocol.libraries.blocks import ConditionRead, Enter, Leave, LoopResult, Otherwise
 from atomr_mp.protocol.refs import Operand
 
 Span = tuple[int, int]
 
 MOST_COMPARED: Final = 4096
 """Most writes that are looked at for the slots of a program that are settled."""
+
+
+class _Sure(NamedTuple):
+    """The parts of arrays that were surely written."""
+
+    views: set[tuple[Hashable, Layout, str | None]]
+    whole: dict[Hashable, list[Span]]
 
 
 class Coverage:
@@ -31,22 +39,34 @@ class Coverage:
         """Spans whose bytes were all written, joined."""
         self._touched: Final[dict[Hashable, list[Span]]] = {}
         """Spans in which something was written."""
-        self._before: Final[list[tuple[set[tuple[Hashable, Layout, str | None]], dict[Hashable, list[Span]]]]] = []
-        """The parts that were surely written when each open block began."""
+        self._behind: Final[list[_Sure]] = []
+        """For each open body the parts that are sure behind it if it is not done: of the second body of a branch, if
+        the first one is."""
+        self._left = _Sure(set(), {})
+        """The parts that were sure at the end of the body that has ended last."""
         self.has_left = False
-        """Whether a block has ended, so that less may be sure than before."""
+        """Whether a body has ended, so that less may be sure than before."""
 
     def enter(self) -> None:
         """Begin the body of a block. Its later rounds find at least what its first one finds."""
-        self._before.append((set(self._views), {memory: [*spans] for memory, spans in self._whole.items()}))
+        self._behind.append(self._sure())
 
     def leave(self) -> None:
-        """End the body of the block that has begun last: it may not have been done."""
+        """End the body that has begun last: it may not have been done."""
         self.has_left = True
-        views, whole = self._before.pop()
-        self._views.intersection_update(views)
+        self._left = self._sure()
+        other = self._behind.pop()
+        self._views.intersection_update(other.views)
+        whole = {memory: _common(spans, other.whole.get(memory, ())) for memory, spans in self._whole.items()}
         self._whole.clear()
         self._whole.update(whole)
+
+    def enter_second(self) -> None:
+        """Begin the second body of the branch whose first one has just ended."""
+        self._behind.append(self._left)
+
+    def _sure(self) -> _Sure:
+        return _Sure(set(self._views), {memory: [*spans] for memory, spans in self._whole.items()})
 
     def add(self, request: LibraryRequest | ConditionRead | LoopResult) -> None:
         """Note what a step writes."""
@@ -93,13 +113,13 @@ def first_reads(
     one too: behind a block less is sure than in it.
 
     Args:
-        steps: The steps of a program, in order; with `Enter` and `Leave` where a block's body begins and ends.
+        steps: The steps of a program, in order; with `Enter`, `Otherwise` and `Leave` where bodies begin and end.
         slot_of: Returns the slot of an array, None if the array is a temporary's.
         candidates: The slots to look at, for each that is read; None for those in the same memory.
     """
     writes: dict[int, list[tuple[Any, str | None]]] = {}
     for step in steps:
-        for array in () if isinstance(step, Enter | Leave) else step.written():
+        for array in () if isinstance(step, Enter | Otherwise | Leave) else step.written():
             if (slot := slot_of(array)) is not None:
                 writes.setdefault(slot, []).append((array, step.triangle_of(array)))
     by_memory: dict[Hashable, list[int]] = {}
@@ -127,12 +147,15 @@ def walked(steps: Sequence[Any], written: Coverage) -> Iterator[tuple[Any, list[
     """Yield each step, with the arrays that it reads and that were not surely written as a whole before.
 
     Args:
-        steps: The steps of a program, in order; with `Enter` and `Leave` where a block's body begins and ends.
+        steps: The steps of a program, in order; with `Enter`, `Otherwise` and `Leave` where bodies begin and end.
         written: Nothing yet; then what the steps before have written.
     """
     for step in steps:
         if isinstance(step, Enter):
             written.enter()
+        elif isinstance(step, Otherwise):
+            written.leave()
+            written.enter_second()
         elif isinstance(step, Leave):
             written.leave()
         else:
@@ -148,6 +171,17 @@ def is_dense(layout: Layout) -> bool:
             return False
         expected *= n
     return True
+
+
+def _common(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
+    """Return the bytes that lie in spans of both lists. Spans of one list neither overlap nor touch."""
+    found, left, right = list[Span](), sorted(spans), sorted(others)
+    while left and right:
+        low, high = max(left[-1][0], right[-1][0]), min(left[-1][1], right[-1][1])
+        if low < high:
+            found.append((low, high))
+        (left if left[-1][0] > right[-1][0] else right).pop()
+    return found
 
 
 def _join(spans: list[Span], new: Span) -> None:

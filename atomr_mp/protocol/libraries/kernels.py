@@ -22,7 +22,9 @@ from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.declaration.arguments import Sizes, reads, updates, writes
 from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.libraries import tensor_maps
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.libraries.tensor_maps import TensorMapOf
 from atomr_mp.protocol.refs import Operand
 from atomr_mp.protocol.words import counted
 
@@ -45,6 +47,8 @@ MAX_PARAMETERS: Final = 1024
 MAX_BLOCK_BYTES: Final = 32764
 """Longest parameters of a kernel, in bytes: CUDA has no longer ones."""
 MAX_LOWERED_CHARS: Final = 16384
+MAX_MAPS: Final = MAX_BLOCK_BYTES // tensor_maps.BYTES
+"""Most tensor maps among the arguments of a launch."""
 
 MAX_GLOBAL_BYTES: Final = 2**46
 
@@ -68,7 +72,8 @@ Three = tuple[_Extent, _Extent, _Extent]
 
 OPAQUE: Final = "bytes"
 ADDRESS: Final = "address"
-"""Kinds of parameters that are no numbers: bytes as the caller gave them, and the address of an array."""
+TENSOR_MAP: Final = "tensor map"
+"""Kinds of parameters that are no numbers: bytes as the caller gave them, and the address or a map of an array."""
 
 ParameterSizes = Annotated[tuple[tuple[int, int], ...], Meta(max_length=MAX_PARAMETERS)]
 
@@ -177,22 +182,60 @@ def _fills_its_parameters(request: Any, _sizes: Sizes) -> bool:
         )
     if len(values) != kernel.block_bytes:
         raise errors.InvalidRequest(f"{name} takes {kernel.block_bytes} bytes of parameters, not {len(values)}")
-    arrays = len(request.inputs) + len(request.outputs) + len(request.changed)
-    used: set[int] = set()
-    for at, ((offset, size), (kind, array)) in enumerate(zip(kernel.parameters, kinds, strict=True)):
-        if offset < 0 or size < 1 or offset + size > MAX_BLOCK_BYTES:
-            raise errors.InvalidRequest(f"parameter {at} of {name} lies outside of what kernels take")
-        if kind == ADDRESS:
-            if size != POINTER_BYTES or not 0 <= array < arrays:
-                raise errors.InvalidRequest(
-                    f"argument {at} of {name} is an array, whose address has {POINTER_BYTES} bytes; the parameter has "
-                    f"{size}"
-                )
-            used.add(array)
-        elif kind != OPAQUE and dtypes.ITEM_BYTES.get(kind) != size:
-            raise errors.InvalidRequest(f"argument {at} of {name} is {kind}; its parameter has {counted(size, 'byte')}")
-    if len(used) != arrays:
-        raise errors.InvalidRequest(f"{name}: an array is declared that is none of the arguments")
+    for at, (parameter, (kind, _)) in enumerate(zip(kernel.parameters, kinds, strict=True)):
+        check_argument(name, at, parameter, kind)
+    maps = {number for kind, number in kinds if kind == TENSOR_MAP}
+    arrays = {number for kind, number in kinds if kind == ADDRESS} | {each.array for each in request.maps}
+    for what, used, declared in (("a tensor map", maps, request.maps), ("an array", arrays, request.given)):
+        if used != {*range(len(declared))}:
+            raise errors.InvalidRequest(
+                f"{name}: {what} is declared that is none of the arguments, or an argument that is not declared"
+            )
+    return True
+
+
+def check_argument(name: str, at: int, parameter: tuple[int, int], kind: str) -> None:
+    """Check that an argument fits its parameter.
+
+    Args:
+        name: The kernel's name in messages.
+        at: Number of the argument.
+        parameter: Offset and size of its parameter.
+        kind: Its kind, see `KernelLaunch.kinds`.
+
+    Raises:
+        InvalidRequest: It does not.
+    """
+    offset, size = parameter
+    if offset < 0 or size < 1 or offset + size > MAX_BLOCK_BYTES:
+        raise errors.InvalidRequest(f"parameter {at} of {name} lies outside of what kernels take")
+    if kind == ADDRESS:
+        if size != POINTER_BYTES:
+            raise errors.InvalidRequest(
+                f"argument {at} of {name} is an array, whose address has {POINTER_BYTES} bytes; the parameter has "
+                f"{size}"
+            )
+    elif kind == TENSOR_MAP:
+        if size != tensor_maps.BYTES:
+            raise errors.InvalidRequest(
+                f"argument {at} of {name} is a tensor map, which has {tensor_maps.BYTES} bytes; its parameter has "
+                f"{size}: it must be declared as `const __grid_constant__ CUtensorMap`"
+            )
+    elif kind != OPAQUE and dtypes.ITEM_BYTES.get(kind) != size:
+        raise errors.InvalidRequest(f"argument {at} of {name} is {kind}; its parameter has {counted(size, 'byte')}")
+
+
+def _has_true_maps(request: Any, _sizes: Sizes) -> bool:
+    """The tensor maps must be such as CUDA takes."""
+    arrays = request.given
+    for at, (kind, number) in enumerate(request.kinds):
+        if kind == TENSOR_MAP:
+            form = request.maps[number]
+            try:
+                tensor_maps.check_map(arrays[form.array].layout, form)
+            except errors.InvalidRequest as error:
+                error.message = f"argument {at} of {request.kernel.title}, a tensor map: {error.message}"
+                raise
     return True
 
 
@@ -223,7 +266,7 @@ class KernelLaunch(LibraryRequest, frozen=True):
     """Launch a kernel."""
 
     name: ClassVar = "launch"
-    rules: ClassVar = (_fills_its_parameters, _has_room)
+    rules: ClassVar = (_fills_its_parameters, _has_true_maps, _has_room)
     kernel: KernelOf
     inputs: Annotated[list[Operand], reads("*_", dtype="_"), Meta(max_length=MAX_PARAMETERS)]
     """Arrays that the kernel reads."""
@@ -232,10 +275,10 @@ class KernelLaunch(LibraryRequest, frozen=True):
     changed: Annotated[list[Operand], updates("*_", dtype="_"), Meta(max_length=MAX_PARAMETERS)]
     """Arrays that it reads and writes, or writes in part."""
     values: Annotated[bytes, Meta(max_length=MAX_BLOCK_BYTES)]
-    """All parameters as they lie in memory, with zeros for addresses."""
+    """All parameters as they lie in memory, with zeros for addresses and tensor maps."""
     kinds: Annotated[tuple[tuple[Annotated[str, Meta(max_length=16)], int], ...], Meta(max_length=MAX_PARAMETERS)]
-    """Of each argument an element type, "bytes", or "address" with the number of its array: inputs are first, then
-    outputs, then changed ones. The number is -1 for others."""
+    """Of each argument an element type, "bytes", "address" with the number of its array, or "tensor map" with that of
+    its map. Of arrays, inputs are first, then outputs, then changed ones. The number is -1 for others."""
     grid: Three
     """Blocks."""
     block: Three
@@ -246,6 +289,8 @@ class KernelLaunch(LibraryRequest, frozen=True):
     """Blocks of a cluster."""
     cooperative: bool = False
     """Whether all blocks run at a time, so that they can wait for each other."""
+    maps: Annotated[tuple[TensorMapOf, ...], Meta(max_length=MAX_MAPS)] = ()
+    """Tensor maps."""
 
     @property
     def given(self) -> list[Any]:
@@ -258,6 +303,13 @@ class KernelLaunch(LibraryRequest, frozen=True):
         for (offset, _), (kind, array) in zip(self.kernel.parameters, self.kinds, strict=True):
             if kind == ADDRESS:
                 yield offset, arrays[array]
+
+    def mapped(self) -> Iterator[tuple[int, int, TensorMapOf, Any]]:
+        """Return number and offset of each parameter that is a tensor map, the map, and its array."""
+        arrays = self.given
+        for at, ((offset, _), (kind, number)) in enumerate(zip(self.kernel.parameters, self.kinds, strict=True)):
+            if kind == TENSOR_MAP:
+                yield at, offset, self.maps[number], arrays[self.maps[number].array]
 
 
 class ReadGlobal(LibraryRequest, frozen=True):

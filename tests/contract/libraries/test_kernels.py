@@ -17,8 +17,9 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.libraries.kernel_module import DeviceKernel, KernelModule
+from atomr_mp.protocol.libraries.kernels import KernelOf
 from tests.actors.kerneled import NAMES, SOURCE
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled, wait_generation
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled, shared_devices, wait_generation
 
 KERNELED: Final = f"{ACTORS}/kerneled.py:Kerneled"
 EMPTY: Final = 'extern "C" __global__ void k() {}'
@@ -122,6 +123,202 @@ def test_launches_are_steps_of_programs(device: atomr_mp.Device, module: KernelM
         p.kernels.launch(module["scale<float>"], unwritten, 2.0, 8, grid=1, block=8, inout=unwritten)
     with pytest.raises(errors.InvalidRequest, match="before the program"):
         p.kernels.compile(EMPTY)
+
+
+def halving(device: atomr_mp.Device, module: KernelModule, x: Any, *, other: str = "scale<float>") -> Any:
+    """Return a program of rounds in which x is halved while its first element is above 1, else multiplied by 3.
+
+    It runs n rounds, and returns how many of them have halved.
+
+    Args:
+        device: The device.
+        module: The kernels.
+        x: A ref to 8 numbers.
+        other: The kernel that multiplies.
+    """
+    one = device.full((), 1, "int64")
+    limit = device.full((1,), 1.0)
+    with device.program() as p:
+        n = p.input("n", (), "int64")
+        left, halved, large = p.elementwise.maximum(n, n), p.elementwise.subtract(n, n), p.empty((1,), "bool")
+        with p.while_(left, most=100):
+            p.elementwise.greater(x[:1], limit, large)
+            with p.if_(large):
+                p.kernels.launch(module["scale<float>"], x, 0.5, 8, grid=1, block=8, inout=x)
+                p.elementwise.add(halved, one, halved)
+            with p.else_():
+                arguments = (x, 3.0, 8) if other == "scale<float>" else (x,)
+                p.kernels.launch(module[other], *arguments, grid=1, block=8, inout=x)
+            p.elementwise.subtract(left, one, left)
+        p.returns(halved)
+    return p
+
+
+def test_launches_are_steps_of_branches_and_loops(device: atomr_mp.Device, module: KernelModule) -> None:
+    """Each does its part as often as its body is done, in order with all other uses of what it writes."""
+    x = device.put(np.full(8, 5, np.float32))
+    p, value = halving(device, module, x), np.float32(5)
+    for rounds in (0, 1, 7, 30):
+        found = p.run(n=np.int64(rounds))
+        largest = device.elementwise.maximum(x, x)
+        expected = 0
+        for _ in range(rounds):
+            expected += bool(value > 1)
+            value *= np.float32(0.5 if value > 1 else 3.0)
+        assert largest.result(DEADLINE_S).numpy().tolist() == [value] * 8
+        assert int(found.result(DEADLINE_S).numpy()) == expected
+
+
+def test_a_launch_in_a_body_is_checked_as_elsewhere(device: atomr_mp.Device, module: KernelModule) -> None:
+    """By the client when it is recorded, by the worker when its body is done: the step is named."""
+    x = ones(device)
+    middle = x[2:6]
+    with device.program() as p:
+        flag = p.input("flag", (), "bool")
+        with p.if_(flag):
+            p.elementwise.add(x, x, x)
+        with p.else_():
+            with pytest.raises(errors.InvalidRequest, match="add has 4 parameters; 1 argument given"):
+                p.kernels.launch(module["add"], x, grid=1, block=1)
+            with pytest.raises(errors.BorrowConflict, match=r"outputs\[0\] is written and overlaps inputs\[0\]"):
+                p.kernels.launch(module["add"], x[:4], x[4:], middle, 4, grid=1, block=4, out=middle)
+            with pytest.raises(errors.InvalidRequest, match="2048 threads; at most 1024"):
+                p.kernels.launch(module["bounded"], x, grid=1, block=(1024, 2), inout=x)
+            p.kernels.launch(module["bounded"], x, grid=1, block=256, inout=x)
+    assert p.run(flag=np.True_).result(DEADLINE_S) is None
+    assert x.numpy().tolist() == [2.0] * 8
+    with pytest.raises(errors.InvalidRequest, match=r"step 1 \(kernels.launch\): .*compiled for at most 128"):
+        p.run(flag=np.False_).result(DEADLINE_S)
+    with pytest.raises(errors.GpuRefUndefined):
+        x.numpy()
+    if BACKEND == "host":
+        x = device.put(np.full(8, 0.25, np.float32))
+        with pytest.raises(errors.Unsupported, match=r"step 5 \(kernels.launch\): .*an actor may register"):
+            halving(device, module, x, other="nobodys").run(n=np.int64(1)).result(DEADLINE_S)
+
+
+def test_what_both_bodies_launch_is_written_behind_them(device: atomr_mp.Device, module: KernelModule) -> None:
+    """So a ref that was undefined is well again, and an output need not be cleared."""
+    x, place = ones(device), ones(device)
+    with device.program() as bad:
+        bad.kernels.launch(module["bounded"], place, grid=1, block=256, inout=place)
+    with pytest.raises(errors.InvalidRequest):
+        bad.run().result(DEADLINE_S)
+    with pytest.raises(errors.GpuRefUndefined):
+        place.numpy()
+    with device.program() as p:
+        flag = p.input("flag", (), "int64")
+        with p.if_(flag):
+            p.kernels.launch(module["add"], x, x, place, 8, grid=1, block=8, out=place)
+        with p.else_():
+            p.elementwise.add(x[:4], x[4:], place[:4])
+            p.elementwise.subtract(x[:4], x[4:], place[4:])
+    for number, expected in ((0, [2.0] * 4 + [0.0] * 4), (1, [2.0] * 8)):
+        p.run(flag=np.int64(number)).result(DEADLINE_S)
+        assert place.numpy().tolist() == expected
+
+
+def flipped(launches: Any, flip: Any, x: Any, out: Any) -> Any:
+    """Launch a kernel with maps of an array that it reads and one that it writes; `launches` are a library's."""
+    from_ = launches.tensor_map(x, box=(4, 16), swizzle="64B")
+    to = launches.tensor_map(out, box=(4, 16))
+    return launches.launch(flip, from_, to, 2, grid=1, block=1, inout=to)
+
+
+@pytest.mark.skipif(BACKEND != "host", reason="the kernel itself does nothing")
+def test_tensor_maps_are_arguments(device: atomr_mp.Device, module: KernelModule) -> None:
+    """Of refs, views, and arrays of programs, also in a branch; in order with all other uses of their arrays."""
+    value = np.arange(8 * 64, dtype=np.float32).reshape(8, 64)
+    expected = np.zeros_like(value)
+    expected[:4, :32] = value[3::-1, :32]
+    x, out = device.put(value), device.zeros((8, 64))
+    flipped(device.kernels, module["flip"], x, out)
+    device.memory.fill(x, 0)
+    np.testing.assert_array_equal(out.numpy(), expected)
+    x = device.put(value)
+    wide = device.zeros((8, 128))
+    flipped(device.kernels, module["flip"], x, wide[:, 64:])
+    np.testing.assert_array_equal(wide.numpy(), np.hstack([np.zeros_like(value), expected]))
+    with device.program() as p:
+        given, flag = p.input("x", (8, 64), "float32"), p.input("flag", (), "bool")
+        made = p.elementwise.subtract(given, given)
+        with p.if_(flag):
+            flipped(p.kernels, module["flip"], given, made)
+        with p.else_():
+            flipped(p.kernels, module["flip"], x, made)
+        p.returns(made)
+    zeros = device.zeros((9, 64))
+    for taken, of_x in ((True, zeros[1:]), (False, zeros[:8]), (True, value)):
+        found = p.run(x=of_x, flag=np.array(taken)).result(DEADLINE_S).numpy()
+        np.testing.assert_array_equal(found, expected * (of_x is value or not taken))
+
+
+@pytest.mark.skipif(BACKEND != "host", reason="the kernel itself does nothing")
+def test_an_actor_and_a_world_have_tensor_maps_too(ledger: Ledger) -> None:
+    """Of the actor's own arrays, and of a ref for each rank."""
+    value = np.arange(8 * 64, dtype=np.float32).reshape(8, 64)
+    with ledger.start(KERNELED, **shared_devices(2)) as pool, pool.world([0, 1]) as world:
+        once, twice = pool.call("Kerneled.flip_here", value).result(DEADLINE_S)
+        np.testing.assert_array_equal(np.asarray(once)[:4, :16], value[3::-1, :16])
+        np.testing.assert_array_equal(np.asarray(twice)[:4, :16], value[:4, :16])
+        devices = [pool.device(number) for number in range(2)]
+        modules = [compiled(each) for each in devices]
+        with world.program() as p:
+            x, naming = p.input("x", (8, 64), "float32"), p.refs([each["flip"].module for each in modules])
+            out = p.refs(outs := [each.zeros((8, 64)) for each in devices])
+            flip = modules[0]["flip"]
+            flipped(p.kernels, KernelOf(naming, flip.name, flip.code, flip.parameters), x, out)
+            p.world.all_reduce(out, out=out)
+        p.run(x=value).result(DEADLINE_S)
+        for each in outs:
+            np.testing.assert_array_equal(each.numpy()[:4, :32], 2 * value[3::-1, :32])
+
+
+@pytest.mark.skipif(BACKEND != "host", reason="the kernel itself does nothing")
+def test_a_map_of_an_input_that_lies_oddly_is_refused_by_its_run(device: atomr_mp.Device, module: KernelModule) -> None:
+    """Only a run knows where it lies; the step is named, and another run is well."""
+    out = device.zeros((8, 64))
+    room = device.zeros(8 * 64 + 1)
+    with device.program() as p:
+        x = p.input("x", (8, 64), "float32")
+        flipped(p.kernels, module["flip"], x, out)
+    with pytest.raises(
+        errors.InvalidRequest, match=r"step 0 \(kernels.launch\): argument 0 of flip, a tensor map: .*4 bytes"
+    ):
+        p.run(x=room[1:].reshape(8, 64)).result(DEADLINE_S)
+    p.run(x=room[:-1].reshape(8, 64)).result(DEADLINE_S)
+    with pytest.raises(errors.InvalidRequest, match="argument 0 of flip is an array, whose address has 8 bytes"):
+        module["flip"](out, out, 1, grid=1, block=1)
+    of_out = device.kernels.tensor_map(out, box=(4, 16))
+    with pytest.raises(errors.InvalidRequest, match=r"argument 0 of bounded is a tensor map, .*__grid_constant__"):
+        module["bounded"](of_out, grid=1, block=1, inout=of_out)
+    with pytest.raises(errors.BorrowConflict, match=r"changed\[0\] is written and overlaps inputs\[0\]"):
+        flipped(device.kernels, module["flip"], out[:7], out)
+
+
+def test_each_rank_of_a_world_launches_in_its_own_branch(ledger: Ledger) -> None:
+    """With kernels that each device has loaded; between collectives, by each rank's own condition."""
+    with ledger.start(KERNELED, **shared_devices(2)) as pool, pool.world([0, 1]) as world:
+        devices = [pool.device(number) for number in range(2)]
+        modules = [compiled(each) for each in devices]
+        flags = [each.full((), value, "int64") for each, value in zip(devices, (0, 1), strict=True)]
+        refs = [each.put(np.full(8, 2, np.float32)) for each in devices]
+        first = modules[0]["scale<float>"]
+        with world.program() as p:
+            naming = p.refs([each["scale<float>"].module for each in modules])
+            flag, x = p.refs(flags), p.refs(refs)
+            kernel = KernelOf(naming, first.name, first.code, first.parameters)
+            with p.if_(flag):
+                p.kernels.launch(kernel, x, 5.0, 8, grid=1, block=8, inout=x)
+            with p.else_():
+                p.kernels.launch(kernel, x, 3.0, 4, grid=1, block=8, inout=x)
+                with pytest.raises(errors.InvalidRequest, match="is in the body of an else_: ranks whose conditions"):
+                    p.world.all_reduce(x)
+            p.returns(p.world.all_reduce(x))
+        for factor in (1, 2):
+            expected = [2 * (3.0**factor + 5.0**factor)] * 4 + [2 * (1 + 5.0**factor)] * 4
+            for each in p.run().result(DEADLINE_S):
+                assert each.numpy().tolist() == expected
 
 
 WRONG: Final[dict[str, tuple[str, Callable[[Any, Any, Any], Any]]]] = {
@@ -364,6 +561,10 @@ def test_an_actor_has_kernels_too(pool: atomr_mp.Pool) -> None:
     """It compiles, launches, and runs programs with launches."""
     found = pool.call("Kerneled.add_here", np.full(4, 2, np.float32), np.full(4, 3, np.float32)).result(DEADLINE_S)
     assert np.asarray(found).tolist() == [10.0] * 4
+    if BACKEND == "host":
+        for flag, factor in ((True, 2), (False, 3)):
+            found = pool.call("Kerneled.scale_here", np.ones(4, np.float32), flag).result(DEADLINE_S)
+            assert np.asarray(found).tolist() == [factor] * 4
 
 
 def test_with_kernels_off_nobody_has_any(ledger: Ledger, backend: str) -> None:

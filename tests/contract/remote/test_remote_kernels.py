@@ -43,11 +43,23 @@ def run(device: atomr_mp.Device) -> Any:
     return p.run()
 
 
+def run_branch(device: atomr_mp.Device) -> Any:
+    """Run a program with a launch in the second body of a branch in a loop, which is not done."""
+    x, module, flag = device.zeros(4), device.zeros(1, "uint8"), device.full((), 1, "int64")
+    with device.program() as p, p.while_(flag, most=1):
+        with p.if_(flag):
+            p.elementwise.subtract(flag, flag, flag)
+        with p.else_():
+            p.kernels.launch(kernel(device, module), x, grid=1, block=1, inout=x)
+    return p.run()
+
+
 WAYS: Final[dict[str, Callable[[atomr_mp.Device], Any]]] = {
     "compile": lambda device: device.kernels.compile(SOURCE),
     "load": lambda device: device.kernels.load(b"\x7fELF"),
     "launch": launch,
     "program": run,
+    "branch": run_branch,
 }
 
 
@@ -100,6 +112,15 @@ def test_a_remote_client_has_kernels_if_the_pool_says_so(ledger: Ledger) -> None
             p.kernels.launch(module["add"], x, x, out, 4, grid=1, block=4, out=out)
             p.returns(out)
         assert p.run().result(DEADLINE_S).numpy().tolist() == [6.0] * 4
+        with device.program() as q:
+            flag = q.input("flag", (), "int64")
+            with q.if_(flag):
+                q.kernels.launch(module["scale<float>"], x, 2.0, 4, grid=1, block=4, inout=x)
+            with q.else_():
+                q.kernels.launch(module["scale<float>"], x, 5.0, 4, grid=1, block=4, inout=x)
+        for given, expected in ((1, 6.0), (0, 30.0)):
+            q.run(flag=np.int64(given)).result(DEADLINE_S)
+            assert x.numpy().tolist() == [expected] * 4
         with pytest.raises(errors.CompilationFailed) as told:
             device.kernels.compile("int f() { return nothing; }").result(DEADLINE_S)
         assert "int f() { return nothing; }" in told.value.log

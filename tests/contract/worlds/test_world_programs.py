@@ -363,8 +363,15 @@ def test_ranks_have_loops_of_their_own_and_no_collective_in_them(pool: atomr_mp.
                 p.world.all_reduce(one)
             p.elementwise.add(total, one, total)
             p.elementwise.subtract(left, one, left)
-        p.returns(p.world.all_reduce(loop.rounds))
-    same(p.run().result(DEADLINE_S), [np.array(2 + 4)] * 2)
+        with p.if_(left):
+            p.elementwise.add(total, total, total)
+        with p.else_():
+            with pytest.raises(errors.InvalidRequest, match=r"world.all_reduce is in the body of an else_: ranks"):
+                p.world.all_reduce(one)
+            p.elementwise.subtract(total, one, total)
+        p.returns(p.world.all_reduce(loop.rounds), p.world.all_reduce(total))
+    for rounds, total in p.run().result(DEADLINE_S):
+        assert (int(rounds.numpy()), int(total.numpy())) == (2 + 4, (2 - 1) + 2 * 4)
     with pair.program() as q:
         x = q.input("x", (), "int64")
         q.world.all_reduce(x, out=x)

@@ -21,6 +21,8 @@ SOURCE: Final = """
 struct S { int a[5]; double d; };
 template <class T> __global__ void scale(T* x, T factor, int n) { x[n] *= factor; }
 extern "C" __global__ void plain(float* x, S s, char c) { x[0] = s.a[1] + c; }
+struct alignas(64) Map { unsigned long long words[16]; };
+extern "C" __global__ void mapped(const __grid_constant__ Map a, float* x, const __grid_constant__ Map b) {}
 extern "C" __global__ void empty() {}
 extern "C" __global__ void __launch_bounds__(128) bounded(const float* __restrict__ a, const int q) {}
 __device__ __noinline__ float helper(float x) { return x * x; }
@@ -71,11 +73,23 @@ def test_kernels_and_their_parameters_are_found(architecture: str, options: tupl
         "empty": (),
         "bounded": ((0, 8), (8, 4)),
         "calls": ((0, 8),),
+        "mapped": found["mapped"].parameters,
     }
     assert {name for name, each in found.items() if each.threads} == {"bounded"}
     assert found["bounded"].threads == 128
     sizes = {"table": 20, "factor": 8, "letters": 3, "_ZN1n6unlikeE": 4}
     assert {name.rpartition("$")[2]: nbytes for name, nbytes in globals_of(code).items()} == sizes
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_100", "sm_120"])
+def test_the_code_tells_where_its_parameters_begin(architecture: str) -> None:
+    """So an aligned one is known: its offset alone says nothing."""
+    kernels = kernels_of(compiled(architecture))
+    first, pointer, second = kernels["mapped"].parameters
+    assert [size for _, size in (first, pointer, second)] == [128, 8, 128]
+    base = kernels["mapped"].base
+    assert base > 0
+    assert (base + first[0]) % 64 == (base + second[0]) % 64 == 0
 
 
 def test_what_is_no_machine_code_is_refused(code: bytes) -> None:

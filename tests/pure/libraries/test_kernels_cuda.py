@@ -9,12 +9,14 @@ from typing import Any, Final
 from unittest import mock
 
 import msgspec
+import numpy as np
 import pytest
 from cuda.bindings import driver as real
 
 from atomr_mp import errors
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.kernels import KernelLaunch, KernelOf
+from atomr_mp.protocol.libraries.tensor_maps import TensorMapOf
 from atomr_mp_workers.libraries.kernels.images import KernelImage
 from atomr_mp_workers.libraries.kernels.modules import LoadedModule
 from atomr_mp_workers.libraries.kernels.service import ReadCode
@@ -25,7 +27,7 @@ from tests.pure.libraries.test_sparse import ACTOR
 from tests.support import settled
 
 STREAM: Final = 0x77
-SIZES: Final = {"axpy": ((0, 8), (8, 4), (16, 8)), "bare": ()}
+SIZES: Final = {"axpy": ((0, 8), (8, 4), (16, 8)), "bare": (), "mapped": ((0, 128), (128, 8), (192, 128))}
 CODE: Final = ReadCode(
     b"code", bytes(32), {name: KernelImage(name, sizes, 0) for name, sizes in SIZES.items()}, {}, "", ""
 )
@@ -165,9 +167,11 @@ def test_code_that_the_driver_does_not_take_is_the_callers_error(actor: Actor) -
             actor.load()
     actor.driver.load_status = 0
     other = {"axpy": KernelImage("axpy", ((0, 8), (8, 8), (16, 8)), 0)}
-    with pytest.raises(errors.InvalidRequest, match="the driver says that axpy has the parameters"):
+    with pytest.raises(errors.InvalidRequest, match=r"the driver says that axpy has parameters of \(8, 4, 8\) bytes"):
         actor.load(CODE._replace(kernels=other))
     assert actor.driver.loaded == []
+    elsewhere = {"axpy": KernelImage("axpy", ((32, 8), (40, 4), (48, 8)), 0)}
+    assert actor.load(CODE._replace(kernels=elsewhere)).kernels == elsewhere
 
 
 def test_a_module_is_unloaded_when_its_launches_have_ended(actor: Actor) -> None:
@@ -190,6 +194,106 @@ def test_a_graph_keeps_the_modules_that_it_launches(actor: Actor) -> None:
     with holding:
         actor.launch(module)
     assert holding.held == [module]
+
+
+class Aligned(AddressedArray):
+    """An array at a multiple of 64 bytes, or so many behind one."""
+
+    def __init__(self, layout: Layout, behind: int = 0) -> None:
+        super().__init__(layout._replace(offset=0))
+        room = np.zeros(layout.nbytes + 128, np.uint8)
+        self.slab = room[-room.ctypes.data % 64 + behind :]
+
+
+def launch_maps(
+    actor: Actor, behind: int = 0, kind: int | None = None, read: ReadCode = CODE
+) -> tuple[Aligned, Aligned]:
+    """Launch a kernel with a map that it reads, an address, and a map that it writes.
+
+    Args:
+        actor: The actor.
+        behind: How many bytes behind a multiple of 64 the array of the first lies.
+        kind: The kind of its memory, None for the device's.
+        read: The code.
+    """
+    x = Aligned(Layout.contiguous("float32", (8, 64)), behind)
+    y = Aligned(Layout.contiguous("bfloat16", (4, 8, 64)))
+    if kind is not None:
+        actor.driver.memory_kinds[x.address] = kind
+    forms = (
+        TensorMapOf(0, (4, 16), (2, 1), "tfloat32", swizzle="64B", oob_fill="nan_request_zero_fma"),
+        TensorMapOf(1, (1, 4, 64), (1, 1, 1), "bfloat16", l2_promotion="128B"),
+    )
+    actor.launch(
+        actor.load(read),
+        "mapped",
+        inputs=[x],
+        outputs=[y],
+        values=bytes(320),
+        kinds=(("tensor map", 0), ("address", 1), ("tensor map", 1)),
+        maps=forms,
+    )
+    return x, y
+
+
+def test_a_launch_has_its_tensor_maps_by_value(actor: Actor) -> None:
+    """Encoded at the addresses that the arrays have here, at the places that the code tells."""
+    x, y = launch_maps(actor)
+    (launch,) = actor.driver.launches
+    assert launch.parameters == [b"\x01" * 128, struct.pack("<Q", y.address), b"\x02" * 128]
+    assert actor.driver.maps.encoded == [
+        (11, x.address, (64, 8), (256,), (16, 4), (1, 2), 0, 2, 0, 1),
+        (9, y.address, (64, 8, 4), (128, 1024), (64, 4, 1), (1, 1, 1), 0, 0, 2, 0),
+    ]
+    launch_maps(actor)
+    assert len(actor.driver.launches) == 2
+
+
+def test_a_map_of_what_is_no_memory_of_the_device_is_refused(actor: Actor) -> None:
+    """The driver would take it, and the kernel end the context; so would one at an odd address be refused."""
+    for kind in (0, 1):
+        with pytest.raises(
+            errors.InvalidRequest, match=r"argument 0 of mapped, a tensor map: .*no memory of the device"
+        ):
+            launch_maps(actor, kind=kind)
+    with pytest.raises(errors.InvalidRequest, match=r"argument 0 of mapped, a tensor map: .*no multiple of 16"):
+        launch_maps(actor, behind=8)
+    packed = {"mapped": KernelImage("mapped", SIZES["mapped"], 0, 528)}
+    with pytest.raises(errors.InvalidRequest, match=r"argument 0 of mapped .* at no multiple of 64 bytes"):
+        launch_maps(actor, read=CODE._replace(kernels=packed))
+    assert actor.driver.launches == []
+    actor.driver.maps.status = 801
+    with pytest.raises(
+        errors.InvalidRequest, match="argument 0 of mapped, a tensor map: the driver refuses it with status 801"
+    ):
+        launch_maps(actor)
+    assert actor.driver.launches == []
+
+
+def test_a_refused_map_leaves_what_was_to_be_written_as_it_is(actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has run: the request is kept out."""
+    request = SimpleNamespace(method=SimpleNamespace(name="kernels.launch"), kept_out=False)
+    monkeypatch.setattr("atomr_mp_workers.libraries.kernels.base.current_request", lambda: request)
+    launch_maps(actor)
+    assert not request.kept_out
+    actor.driver.maps.status = 1
+    with pytest.raises(errors.InvalidRequest):
+        launch_maps(actor)
+    assert request.kept_out
+
+
+def test_a_device_without_tensor_maps_has_none() -> None:
+    """An Ampere GPU, or a driver before CUDA 12."""
+    actor = Actor(80)
+    with pytest.raises(
+        errors.Unsupported, match=r"an argument of mapped is a tensor map; .* capability 8\.0, has none"
+    ):
+        launch_maps(actor)
+    actor = Actor()
+    vars(actor.driver)["maps"] = SimpleNamespace(address=0)
+    with pytest.raises(errors.Unsupported, match="they came with CUDA 12"):
+        launch_maps(actor)
+    assert actor.driver.launches == []
 
 
 def test_globals_are_where_the_driver_has_them(actor: Actor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,11 @@ from atomr_mp.libraries.program import Program
 from atomr_mp.libraries.program_blocks import While
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import blas
+from atomr_mp.protocol.libraries.kernels import KernelOf
+from atomr_mp_workers import host_kernel
 from atomr_mp_workers.device.host import HostDevice
+from atomr_mp_workers.libraries.kernels.images import KernelImage
+from atomr_mp_workers.libraries.kernels.modules import LoadedModule
 from atomr_mp_workers.libraries.program import preparation
 from atomr_mp_workers.libraries.program.base import ProgramLibrary
 from tests.actor_libraries import have, libraries_on
@@ -60,6 +64,21 @@ class Kept(NamedTuple):
     out: int
 
 
+@host_kernel("blocks_mix")
+def mix(a: Any, number: Any, out: Any, n: Any, *, grid: Any, block: Any) -> None:
+    """Stand for the kernel of `Mix`."""
+    assert (grid, block) == ((1, 1, 1), (32, 1, 1))
+    assert not a.flags.writeable
+    out[:n] += a[:n] + number
+
+
+@host_kernel("blocks_shift")
+def shift(a: Any, out: Any, *, grid: Any, block: Any) -> None:
+    """Stand for the kernel of `Shift`."""
+    del grid, block
+    out[:] = a[::-1]
+
+
 class Body(NamedTuple):
     """A branch, or a loop of some rounds."""
 
@@ -68,6 +87,24 @@ class Body(NamedTuple):
     most: int
     """0 for a branch."""
     nodes: list[Any]
+    others: list[Any]
+    """A branch's second body; empty for none."""
+
+
+class Mix(NamedTuple):
+    """Launch a kernel: to the first elements of a variable add another, and a number."""
+
+    a: int
+    number: int
+    out: int
+    length: int
+
+
+class Shift(NamedTuple):
+    """Launch a kernel: write another variable's elements, in the opposite order."""
+
+    a: int
+    out: int
 
 
 @st.composite
@@ -76,39 +113,46 @@ def programs(draw: st.DrawFn, most_depth: int = 3) -> list[Any]:
     known = dict.fromkeys(range(REFS + 1), N)
     """How many elements of a variable may have been written."""
 
-    def variable() -> int:
-        found: int = draw(st.sampled_from(sorted(known)))
-        return found
-
-    def place() -> tuple[int, int]:
-        found = variable()
-        return found, draw(st.integers(0, known[found] - 1))
-
     def nodes(depth: int) -> list[Any]:
         found: list[Any] = []
         for _ in range(draw(st.integers(1, 3))):
-            out = draw(st.integers(0, REFS + TEMPORARIES - 1))
-            kind = draw(st.sampled_from(["add", "made", "kept", "if", "while"]))
-            if kind in {"if", "while"} and depth < most_depth:
-                condition = place()
-                inner = nodes(depth + 1)
-                if kind == "while":
-                    lowers = draw(st.booleans())
-                    inner.append(Lower(condition[0]) if lowers else Add(condition[0], variable(), condition[0], N))
-                found.append(Body(condition, draw(st.integers(1, 3)) if kind == "while" else 0, inner))
+            kind = draw(st.sampled_from(["step"] * 2 + ["if", "while"] * (depth < most_depth)))
+            if kind == "step":
+                node = draw(steps_on(known, draw(st.integers(0, REFS + TEMPORARIES - 1))))
+                known[node.out] = max(node.length if isinstance(node, Add) else N, known.get(node.out, 0))
+                found.append(node)
                 continue
-            length = N
-            if kind == "made":
-                found.append(Made(variable(), out))
-            elif kind == "kept":
-                found.append(Kept(place(), variable(), out))
-            else:
-                length = draw(st.integers(1, N))
-                found.append(Add(variable(), variable(), out, length))
-            known[out] = max(length, known.get(out, 0))
+            condition = draw(elements(known))
+            inner, others = nodes(depth + 1), []
+            if kind == "while":
+                added = Add(condition[0], draw(st.sampled_from(sorted(known))), condition[0], N)
+                inner.append(draw(st.sampled_from([Lower(condition[0]), added])))
+            elif draw(st.booleans()):
+                others = nodes(depth + 1)
+            found.append(Body(condition, draw(st.integers(1, 3)) if kind == "while" else 0, inner, others))
         return found
 
     return nodes(0)
+
+
+def elements(known: dict[int, int]) -> st.SearchStrategy[tuple[int, int]]:
+    """Draw a variable, and an element of it that may have been written."""
+    return st.sampled_from([(each, element) for each in sorted(known) for element in range(known[each])])
+
+
+def steps_on(known: dict[int, int], out: int) -> st.SearchStrategy[Any]:
+    """Draw a step that writes a variable, given those that may have been written."""
+    to, length = st.just(out), st.integers(1, N)
+    any_one, other = st.sampled_from(sorted(known)), st.sampled_from(sorted(known.keys() - {out}))
+    found = [
+        st.builds(Add, any_one, any_one, to, length),
+        st.builds(Made, any_one, to),
+        st.builds(Kept, elements(known), any_one, to),
+        st.builds(Shift, other, to),
+    ]
+    if out in known:
+        found.append(st.builds(Mix, other, st.integers(-2, 2), to, length))
+    return st.one_of(found)
 
 
 def element(variables: list[Any], place: tuple[int, int]) -> Any:
@@ -116,7 +160,7 @@ def element(variables: list[Any], place: tuple[int, int]) -> Any:
     return variables[place[0]][place[1] : place[1] + 1]
 
 
-def record(p: Any, variables: list[Any], nodes: list[Any]) -> Iterator[While]:
+def record(p: Any, kernels: Kernels, variables: list[Any], nodes: list[Any]) -> Iterator[While]:
     """Record nodes; yield the loops that are in no other body."""
     for node in nodes:
         match node:
@@ -132,13 +176,27 @@ def record(p: Any, variables: list[Any], nodes: list[Any]) -> Iterator[While]:
                 with p.if_(element(variables, condition)):
                     p.elementwise.add(variables[a], variables[a], kept)
                 p.elementwise.add(kept, variables[a], variables[out])
-            case Body(condition, 0, inner):
+            case Mix() | Shift():
+                launch(p, kernels, variables, node)
+            case Body(condition, 0, inner, others):
                 with p.if_(element(variables, condition)):
-                    list(record(p, variables, inner))
+                    list(record(p, kernels, variables, inner))
+                if others:
+                    with p.else_():
+                        list(record(p, kernels, variables, others))
             case Body(condition, most, inner):
                 with p.while_(element(variables, condition), most=most) as loop:
-                    list(record(p, variables, inner))
+                    list(record(p, kernels, variables, inner))
                 yield loop
+
+
+def launch(p: Any, kernels: Kernels, variables: list[Any], node: Mix | Shift) -> None:
+    """Record a launch."""
+    a, out = variables[node.a], variables[node.out]
+    if isinstance(node, Mix):
+        p.kernels.launch(kernels.mix, a, node.number, out, node.length, grid=1, block=32, inout=out)
+    else:
+        p.kernels.launch(kernels.shift, a, out, grid=1, block=32, out=out)
 
 
 def interpret(variables: list[Any], nodes: list[Any], kept: dict[int, Any]) -> list[tuple[int, bool]]:
@@ -153,6 +211,8 @@ def interpret(variables: list[Any], nodes: list[Any], kept: dict[int, Any]) -> l
         while variables[place][element] and rounds < most:
             interpret(variables, node.nodes, kept)
             rounds += 1
+        if not rounds and not node.most:
+            interpret(variables, node.others, kept)
         if node.most:
             told.append((rounds, bool(variables[place][element])))
     return told
@@ -165,6 +225,10 @@ def compute(variables: list[Any], node: Any, kept: dict[int, Any]) -> None:
             variables[out][:count] = variables[a][:count] + variables[b][:count]
         case Made(a, out):
             variables[out][:] = 3 * variables[a]
+        case Mix(a, number, out, count):
+            variables[out][:count] += variables[a][:count] + number
+        case Shift(a, out):
+            variables[out][:] = variables[a][::-1]
         case Lower(out):
             variables[out] -= 1
         case Kept(condition, a, out):
@@ -174,7 +238,24 @@ def compute(variables: list[Any], node: Any, kept: dict[int, Any]) -> None:
             variables[out][:] = content + variables[a]
 
 
-def recorded(libraries: Any, refs: list[Any], nodes: list[Any], *, wraps: bool) -> Any:
+class Kernels(NamedTuple):
+    """Kernels that are loaded."""
+
+    mix: Any
+    shift: Any
+
+
+def kernels_on(libraries: Any) -> Kernels:
+    """Return the kernels of `Mix` and `Shift`, loaded by hand: nothing is compiled."""
+    parameters = {"mix": ((0, 8), (8, 8), (16, 8), (24, 4)), "shift": ((0, 8), (8, 8))}
+    images = {f"blocks_{name}": KernelImage(f"blocks_{name}", sizes, 0) for name, sizes in parameters.items()}
+    context = libraries._context
+    naming = context.store.buffers.allocate(context.holder(), "uint8", (1,))
+    naming.attached = LoadedModule(bytes(32), images, {}, {}, {}, None)
+    return Kernels(*(KernelOf(naming, each.name, bytes(32), each.parameters) for each in images.values()))
+
+
+def recorded(libraries: Any, kernels: Kernels, refs: list[Any], nodes: list[Any], *, wraps: bool) -> Any:
     """Record a program, in a branch if it `wraps`; return it."""
     program = libraries.program()
     with program as p:
@@ -183,10 +264,10 @@ def recorded(libraries: Any, refs: list[Any], nodes: list[Any], *, wraps: bool) 
         p.elementwise.add(variables[0], variables[1], variables[2])
         if wraps:
             with p.if_(x[0]):
-                list(record(p, variables, nodes))
+                list(record(p, kernels, variables, nodes))
             loops: list[Any] = []
         else:
-            loops = list(record(p, variables, nodes))
+            loops = list(record(p, kernels, variables, nodes))
         told = [array for loop in loops for array in (loop.rounds, loop.reached_most)]
         p.returns(variables[2], *told)
     return program
@@ -201,17 +282,18 @@ def libraries() -> Any:
 def test_any_program_gives_what_numpy_gives(libraries: Any) -> None:
     """What it writes, what it returns, and how many rounds its loops tell; run after run."""
     ways: set[Any] = set()
+    kernels = kernels_on(libraries)
 
     @given(
         nodes=programs(),
         values=st.lists(st.integers(-2, 2), min_size=2 * N, max_size=2 * N),
         wraps=st.booleans(),
     )
-    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
     def agrees(*, nodes: list[Any], values: list[int], wraps: bool) -> None:
         first, x = np.array(values[:N], "int64"), np.array(values[N:], "int64")
         ref = first.copy()
-        program = recorded(libraries, [ref], nodes, wraps=wraps)
+        program = recorded(libraries, kernels, [ref], nodes, wraps=wraps)
         for _ in range(2):
             given = x.copy()
             variables: list[Any] = [ref.copy(), x.copy(), *(np.zeros(N, "int64") for _ in range(TEMPORARIES))]
@@ -297,6 +379,8 @@ def test_what_a_body_makes_does_not_leave_it(libraries: Any) -> None:
         (lambda p, x: p.elementwise.add(x[1:], x[1:]), "no step in the body of while_ writes its condition"),
         (lambda p, x: p.elementwise.add(x[1:], x[1:], x[1:]), "no step in the body of while_ writes its condition"),
         (lambda _p, _x: 1 / 0, "an exception has ended the body of its while_"),
+        (lambda p, x: other_body(p, x, lambda: None), "the body of else_ has no steps"),
+        (lambda p, x: other_body(p, x, lambda: 1 / 0), "an exception has ended the body of its else_"),
     ],
 )
 def test_a_program_with_a_bad_body_is_not_run(libraries: Any, body: Any, words: str) -> None:
@@ -321,6 +405,86 @@ def test_a_body_that_is_not_ended_or_begun_is_told(libraries: Any) -> None:
     p.if_(x[0])
     with pytest.raises(errors.InvalidRequest, match="are for `with`"):
         p.__exit__(None, None, None)
+    p, x, _ = steps(libraries)
+    other_body(p, x, lambda: p.elementwise.add(x, x, x))
+    with p.if_(x[0]):
+        p.elementwise.add(x, x, x)
+    p.else_()
+    with pytest.raises(errors.InvalidRequest, match="are for `with`"):
+        p.__exit__(None, None, None)
+
+
+def other_body(p: Any, x: Any, record_steps: Callable[[], Any]) -> None:
+    """Record a branch whose second body is what a function records."""
+    with p.if_(x[0]):
+        p.elementwise.add(x, x, x)
+    with p.else_():
+        record_steps()
+
+
+def test_else_follows_its_if_at_once(libraries: Any) -> None:
+    """It is refused anywhere else, and the program can be finished; it is that of the branch that has ended last."""
+    p, x, _ = steps(libraries)
+    refused = pytest.raises(errors.InvalidRequest, match="else_ follows the body of an if_ at once")
+    with refused:
+        p.else_()
+    with p.if_(x[0]):
+        with refused:
+            p.else_()
+        with p.if_(x[1]):
+            p.elementwise.add(x, x, x)
+        with p.else_():  # of the inner one
+            p.elementwise.subtract(x, x, x)
+        with refused:
+            p.else_()
+    late = p.else_()
+    with late:
+        made = p.elementwise.add(x, x)
+        with p.if_(x[2]):
+            p.elementwise.add(made, x, x)
+    with refused:
+        p.else_()
+    with pytest.raises(errors.InvalidRequest, match="this else_ has its body already"), late:
+        pass
+    with pytest.raises(errors.InvalidRequest, match="made in the body of an else_"):
+        p.elementwise.add(made, x, x)
+    with p.while_(x[0], most=1):
+        p.elementwise.subtract(x, x, x)
+    with refused:
+        p.else_()
+    with p.if_(x[0]):
+        made = p.elementwise.add(x, x)
+    with p.else_():
+        p.elementwise.add(x, x, x)
+        with pytest.raises(errors.InvalidRequest, match="made in the body of an if_"):
+            p.elementwise.add(made, x, x)
+    with p.if_(x[0]):
+        p.elementwise.add(x, x, x)
+    p.elementwise.add(x, x, x)
+    with refused:
+        p.else_()
+    with p.if_(x[0]):
+        p.elementwise.add(x, x, x)
+    late = p.else_()
+    with p.if_(x[0]):
+        p.elementwise.add(x, x, x)
+    with pytest.raises(errors.InvalidRequest, match="another one has come since"), late:
+        pass
+
+
+def test_a_branch_asks_once(libraries: Any) -> None:
+    """A first body that makes its own condition false does not have the second one done."""
+    p = libraries.program()
+    with p:
+        x = p.input("x", (), "int64")
+        with p.if_(x):
+            p.elementwise.subtract(x, x, x)
+        with p.else_():
+            p.elementwise.subtract(x, np.array(7), x)
+    for number, expected in ((3, 0), (0, -7)):
+        place = np.array(number)
+        p.run(x=place)
+        assert place == expected
 
 
 class Deferred:

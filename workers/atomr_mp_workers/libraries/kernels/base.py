@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.libraries import kernels
+from atomr_mp.protocol.libraries import kernels, tensor_maps
 from atomr_mp_workers.compiling.jobs import CodeKind, CompileJob, LinkInput, LinkJob
 from atomr_mp_workers.libraries.base import Library, given
 from atomr_mp_workers.libraries.kernels import modules
@@ -59,7 +59,15 @@ class KernelLibrary(Library):
         """
 
     @abstractmethod
-    def _launch(self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch) -> None:
+    def _arguments(self, image: KernelImage, request: kernels.KernelLaunch) -> Any:
+        """Return the arguments of a checked launch as `_launch` takes them.
+
+        Raises:
+            InvalidRequest: The device refuses a tensor map among them.
+        """
+
+    @abstractmethod
+    def _launch(self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch, arguments: Any) -> None:
         """Put a checked launch on the stream."""
 
     def begin_compile(self, request: kernels.Compile) -> Future[ReadCode]:
@@ -110,11 +118,13 @@ class KernelLibrary(Library):
         try:
             module, image = modules.found(request.kernel)
             _check_bounds(image, request)
+            _check_places(image, request)
             self._check(module, image, request)
+            arguments = self._arguments(image, request)
         except errors.RequestError:
             keep_out()
             raise
-        self._launch(module, image, request)
+        self._launch(module, image, request, arguments)
 
     @abstractmethod
     def _copy_out(self, module: LoadedModule, name: str, target: DeviceArray) -> None:
@@ -167,6 +177,16 @@ def _check_bounds(image: KernelImage, request: kernels.KernelLaunch) -> None:
             f"block is {request.block}, {x * y * z} threads; {request.kernel.title:.200} was compiled for at most "
             f"{image.threads} (__launch_bounds__)"
         )
+
+
+def _check_places(image: KernelImage, request: kernels.KernelLaunch) -> None:
+    """Check that tensor maps are aligned: offsets count from where the parameters begin, which is not."""
+    for at, offset, _, _ in request.mapped():
+        if image.base and (image.base + offset) % tensor_maps.ALIGNED_BYTES:
+            raise errors.InvalidRequest(
+                f"argument {at} of {request.kernel.title:.200} is a tensor map, and its parameter lies at no multiple "
+                f"of {tensor_maps.ALIGNED_BYTES} bytes: it must be declared as `const __grid_constant__ CUtensorMap`"
+            )
 
 
 def keep_out() -> None:

@@ -16,11 +16,13 @@ from cuda.bindings import driver
 from cupy.cuda import driver as cupy_driver
 
 from atomr_mp import errors
-from atomr_mp.protocol.libraries import kernels
+from atomr_mp.protocol.libraries import kernels, tensor_maps
 from atomr_mp_workers.device.cuda_resident import checked
 from atomr_mp_workers.libraries.holding import hold
+from atomr_mp_workers.libraries.kernels import map_encoder
 from atomr_mp_workers.libraries.kernels.base import KernelLibrary
 from atomr_mp_workers.libraries.kernels.images import KernelImage
+from atomr_mp_workers.libraries.kernels.map_encoder import MapEncoder
 from atomr_mp_workers.libraries.kernels.modules import LoadedModule
 from atomr_mp_workers.libraries.kernels.service import ReadCode
 
@@ -147,15 +149,14 @@ class CudaKernels(KernelLibrary):
         handles = {}
         for name, image in images.items():
             (kernel,) = checked(driver.cuLibraryGetKernel(library, name.encode()))
+            # So many bytes the driver reads of each. Offsets are the code's own affair: a launch gives addresses.
             told = tuple(
-                (int(offset), int(size))
-                for offset, size in (
-                    checked(driver.cuKernelGetParamInfo(kernel, at)) for at in range(len(image.parameters))
-                )
+                int(checked(driver.cuKernelGetParamInfo(kernel, at))[1]) for at in range(len(image.parameters))
             )
-            if told != image.parameters:
+            sizes = tuple(size for _, size in image.parameters)
+            if told != sizes:
                 raise errors.InvalidRequest(
-                    f"the driver says that {name} has the parameters {told}; the code says {image.parameters}"
+                    f"the driver says that {name} has parameters of {told} bytes; the code says {sizes}"
                 )
             handles[name] = LoadedKernel(kernel)
         return handles
@@ -193,13 +194,26 @@ class CudaKernels(KernelLibrary):
         hold(module)
         checked(driver.cuMemcpyDtoDAsync(target, source, nbytes, driver.CUstream(stream.ptr)))
 
-    def _launch(self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch) -> None:
-        handle: LoadedKernel = module.handles[image.name]
-        handle.allow(request.shared)
+    @functools.cached_property
+    def _map_encoder(self) -> MapEncoder:
+        return MapEncoder(driver, checked)
+
+    def _arguments(self, image: KernelImage, request: kernels.KernelLaunch) -> Any:  # noqa: ARG002
         block = ctypes.create_string_buffer(request.values, max(len(request.values), 1))
         for offset, array in request.addressed():
             struct.pack_into("<Q", block, offset, array.address)
-        base = ctypes.addressof(block)
+        for at, offset, form, array in request.mapped():
+            try:
+                struct.pack_into(f"{tensor_maps.BYTES}s", block, offset, self._map_encoder.encoded(array, form))
+            except errors.RequestError as error:
+                error.message = f"argument {at} of {request.kernel.title:.200}, a tensor map: {error.message}"
+                raise
+        return block
+
+    def _launch(self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch, arguments: Any) -> None:
+        handle: LoadedKernel = module.handles[image.name]
+        handle.allow(request.shared)
+        base = ctypes.addressof(arguments)
         # One entry more than there are parameters: an array of none has no address.
         pointers = (ctypes.c_void_p * (len(image.parameters) + 1))(*(base + offset for offset, _ in image.parameters))
         stream = cast("CudaStream", self.stream).stream
@@ -225,6 +239,11 @@ class CudaKernels(KernelLibrary):
         if request.cluster != (1, 1, 1) and limits.capability < CLUSTERS_SINCE:
             raise errors.Unsupported(
                 f"cluster is {request.cluster}; this device, of compute capability {limits.capability / 10}, has none"
+            )
+        if request.maps and limits.capability < map_encoder.SINCE:
+            raise errors.Unsupported(
+                f"an argument of {title} is a tensor map; this device, of compute capability "
+                f"{limits.capability / 10}, has none"
             )
         if request.cooperative:
             if not limits.cooperative:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from atomr_mp import errors
@@ -11,6 +12,7 @@ from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.libraries import kernels
 from atomr_mp_workers import host_kernels
 from atomr_mp_workers.compiling.toolkits import MAJORS
+from atomr_mp_workers.host_kernels import HostTensorMap
 from atomr_mp_workers.libraries.base import array
 from atomr_mp_workers.libraries.kernels.base import KernelLibrary
 from atomr_mp_workers.libraries.kernels.images import KernelImage
@@ -51,9 +53,7 @@ class HostKernels(KernelLibrary):
         variable = _variable(module, name)
         variable[...] = source.array.reshape(-1).view(np.uint8).view(variable.dtype).reshape(variable.shape)
 
-    def _launch(self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch) -> None:
-        function = host_kernels.find(*_names(module, image))
-        assert function is not None
+    def _arguments(self, image: KernelImage, request: kernels.KernelLaunch) -> list[Any]:
         arrays: list[Any] = [array(each) for each in request.given]
         for at in range(len(request.inputs)):
             arrays[at] = arrays[at].view()
@@ -62,10 +62,20 @@ class HostKernels(KernelLibrary):
         for (offset, size), (kind, at) in zip(image.parameters, request.kinds, strict=True):
             if kind == kernels.ADDRESS:
                 arguments.append(arrays[at])
+            elif kind == kernels.TENSOR_MAP:
+                array_at, *form = msgspec.structs.astuple(request.maps[at])
+                arguments.append(HostTensorMap(arrays[array_at], *form))
             elif kind == kernels.OPAQUE:
                 arguments.append(request.values[offset : offset + size])
             else:
                 arguments.append(np.frombuffer(request.values, dtypes.to_numpy(kind), 1, offset)[0])
+        return arguments
+
+    def _launch(
+        self, module: LoadedModule, image: KernelImage, request: kernels.KernelLaunch, arguments: list[Any]
+    ) -> None:
+        function = host_kernels.find(*_names(module, image))
+        assert function is not None
         function(*arguments, grid=request.grid, block=request.block)
 
 

@@ -33,6 +33,9 @@ class KernelImage(NamedTuple):
     """Offset and size of each."""
     threads: int
     """Most threads of a block that it was compiled for; 0 if it does not say."""
+    base: int = 0
+    """Where offset 0 of the parameters lies in the memory that the kernel reads them from, by which some are aligned; 0
+    if it does not say."""
 
 
 class _Section(NamedTuple):
@@ -144,7 +147,7 @@ def _entries(sections: list[_Section]) -> Iterator[str]:
 
 def _kernel(name: str, records: memoryview) -> KernelImage:
     parameters: dict[int, tuple[int, int]] = {}
-    threads, told, at = 0, 0, 0
+    threads, told, base, at = 0, 0, 0, 0
     while at + 4 <= len(records):
         form, attribute, value = struct.unpack_from("<BBH", records, at)
         at += 4
@@ -156,6 +159,8 @@ def _kernel(name: str, records: memoryview) -> KernelImage:
         if attribute == _PARAMETER and value == _PARAMETER_RECORD.size:
             _, ordinal, offset, word = _PARAMETER_RECORD.unpack_from(records, at)
             parameters[ordinal] = offset, word >> _SIZE_SHIFT
+        elif attribute == _PARAMETER_BASE and value == 8:
+            _, base = struct.unpack_from("<IH", records, at)
         elif attribute == _MAX_THREADS and value == 12:
             x, y, z = struct.unpack_from("<III", records, at)
             threads = min(x * y * z, 2**31 - 1)
@@ -165,7 +170,7 @@ def _kernel(name: str, records: memoryview) -> KernelImage:
         raise ValueError(f"the parameters of {name} are not numbered from 0 on")
     if told != max((offset + size for offset, size in ordered), default=0):
         raise ValueError(f"the parameters of {name} take {told} bytes, and its records say something else")
-    return KernelImage(name, ordered, threads)
+    return KernelImage(name, ordered, threads, base)
 
 
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
@@ -191,4 +196,5 @@ _SIZED: Final = 4
 """The form of a record that has its length; others have a value in its place."""
 _PARAMETER: Final = 0x17
 _PARAMETER_BYTES: Final = 0x19
+_PARAMETER_BASE: Final = 0x0A
 _MAX_THREADS: Final = 0x05

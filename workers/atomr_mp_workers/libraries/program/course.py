@@ -9,29 +9,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from atomr_mp.protocol.libraries.blocks import Enter, Leave, StepBlock, course
+from atomr_mp.protocol.libraries.blocks import Enter, Otherwise, StepBlock, course
 
 
 class Decision(NamedTuple):
-    """An instruction: go into the body of a block, or behind it."""
+    """An instruction: go into the body of a block, or elsewhere."""
 
     block: int
     """The block's number."""
     is_loop: bool
     most: int
     """How many rounds it does at most."""
-    behind: int
-    """The place of the instruction behind the block."""
+    elsewhere: int
+    """The place of the next instruction if its condition is false: behind the block, or in a branch's second body."""
 
 
-class Again(NamedTuple):
-    """An instruction: go back to the choice of a loop, behind a round."""
+class GoOn(NamedTuple):
+    """An instruction: go on elsewhere, behind a round of a loop or the first body of a branch."""
 
     place: int
-    """The place of that choice."""
+    """The place of the next instruction: a loop's choice, or behind the branch."""
 
 
-Instruction = int | Decision | Again
+Instruction = int | Decision | GoOn
 """What a run does next; an integer is the number of a step to do."""
 
 
@@ -55,17 +55,25 @@ def instructions(blocks: Sequence[StepBlock], steps: int) -> list[Instruction]:
     """
     found: list[Instruction] = []
     begun: dict[int, int] = {}
+    second: dict[int, int] = {}
     for each in course(blocks, steps):
-        if isinstance(each, Enter):
-            begun[each.number] = len(found)
-            found.append(Again(len(found)))  # a choice, once it is known where the block ends
-        elif isinstance(each, Leave):
-            place, block = begun[each.number], blocks[each.number]
-            if block.kind == "while":
-                found.append(Again(place))
-            found[place] = Decision(each.number, block.kind == "while", block.most, len(found))
-        else:
+        if isinstance(each, int):
             found.append(each)
+            continue
+        number, block = each.number, blocks[each.number]
+        if isinstance(each, Enter):
+            begun[number] = len(found)
+            found.append(GoOn(len(found)))  # a choice, once it is known where the body ends
+        elif isinstance(each, Otherwise):
+            found.append(GoOn(len(found)))  # behind the block, once it is known where it ends
+            second[number] = len(found)
+        else:
+            if block.kind == "while":
+                found.append(GoOn(begun[number]))
+            if number in second:
+                found[second[number] - 1] = GoOn(len(found))
+            elsewhere = second.get(number, len(found))
+            found[begun[number]] = Decision(number, block.kind == "while", block.most, elsewhere)
     return found
 
 
@@ -86,7 +94,7 @@ class Walk:
         """Return the number of the next step, which counts as done; or a choice to `choose` in; None at the end."""
         while self._place < len(self._instructions):
             found = self._instructions[self._place]
-            if isinstance(found, Again):
+            if isinstance(found, GoOn):
                 self._place = found.place
                 continue
             if not isinstance(found, Decision):
@@ -103,5 +111,5 @@ class Walk:
             self._place += 1
             return None
         self._rounds.pop(choice.block, None)
-        self._place = choice.behind
+        self._place = choice.elsewhere
         return LoopEnd(choice.block, done, is_true) if choice.is_loop else None
