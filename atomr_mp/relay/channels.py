@@ -175,10 +175,15 @@ class RelayChannels:
         raise errors.ProtocolError("this channel has ended, or was never opened")
 
     def revoke(self) -> None:
-        """End the sessions whose keys were revoked."""
+        """End the sessions whose keys were revoked, or have lost a right with which the session began."""
         for channel, user_id in list(self._sessions.values()):
-            if self._find_key(user_id) is None:
-                channel.end(errors.SessionLost(f"key {channel.rights.key.name} was revoked"))
+            before, now = channel.rights.key, self._find_key(user_id)
+            if now is None:
+                channel.end(errors.SessionLost(f"key {before.name} was revoked"))
+            elif lost := before.rights - now.rights:
+                channel.end(
+                    errors.SessionLost(f"key {before.name} is admitted without {' and '.join(sorted(lost))} now")
+                )
 
     def end_all(self, error: errors.AtomrError) -> None:
         """End all sessions, and tell their clients why; open nothing more."""

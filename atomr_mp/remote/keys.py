@@ -74,6 +74,11 @@ class AdmittedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     kernels: bool = False
     """Whether the client may use kernels of its own where clients of the pool's machine may (kernels = "local")."""
 
+    @property
+    def rights(self) -> set[str]:
+        """The options with which `keys admit` has given it more than calls."""
+        return {f"--{name}" for name in ("operate", "kernels") if getattr(self, name)}
+
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The list of admitted clients."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from atomr_mp.protocol.messages.control import NamedPart
+from atomr_mp.protocol.messages.control import BlockedPart, NamedPart
 from atomr_mp.supervision.reclaim import Worker
 
 
@@ -29,11 +29,11 @@ class WaitCircles:
         self._found = 0
         """How many circles were found: the calls of each take turns in being refused."""
 
-    def heard(self, worker: Worker, pairs: Sequence[tuple[NamedPart, NamedPart]]) -> list[CirclePart]:
+    def heard(self, worker: Worker, blocked: Sequence[BlockedPart]) -> list[CirclePart]:
         """Take in which parts of a process wait for which; return those that have to be refused for others to go on."""
         self.ended(worker)
-        for waiting, before in pairs:
-            self._waits.setdefault(worker, {}).setdefault(waiting, []).append(before)
+        for each in blocked:
+            self._waits.setdefault(worker, {}).setdefault(each.part, []).append(each.behind)
         refused: list[CirclePart] = []
         while circle := self._circle():
             part = circle[self._found % len(circle)]

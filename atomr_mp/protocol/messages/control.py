@@ -599,18 +599,22 @@ class WorldRefused(Message, frozen=True, tag="world_refused"):
     reason: Annotated[str, msgspec.Meta(max_length=2000)]
 
 
+class BlockedPart(Message, frozen=True):
+    """A part that has not begun, since its memory is in use by others that have not."""
+
+    part: NamedPart
+    behind: NamedPart
+    """One of those for whom it waits, whose own memory is free here."""
+
+
 MAX_WAITS: Final = 512
-"""Most pairs that a `PartsWait` names."""
+"""Most waits that a `PartsWait` names."""
 
 
 class PartsWait(Message, frozen=True, tag="parts_wait"):
-    """Parts that have not begun wait for their memory behind others whose memory is free here, and who have not begun.
+    """Parts are blocked by others. Stands for all that was said before."""
 
-    Stands for all that was said before.
-    """
-
-    pairs: Annotated[list[tuple[NamedPart, NamedPart]], msgspec.Meta(max_length=MAX_WAITS)]
-    """Who waits, and for whom."""
+    blocked: Annotated[list[BlockedPart], msgspec.Meta(max_length=MAX_WAITS)]
 
 
 class EpochJoined(Message, frozen=True, tag="epoch_joined"):

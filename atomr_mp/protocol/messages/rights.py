@@ -32,7 +32,8 @@ def kernels_refusal(setting: KernelsFor, origin: session.RemoteOrigin | None) ->
         return ""
     return (
         "the pool lets clients of its own machine use them (kernels = 'local'), and keys that are admitted with "
-        f"`atomr-mp keys admit NAME KEY --kernels`; {origin.key:.64} was admitted without, and kernels = 'all' lets all"
+        f"`atomr-mp keys admit NAME KEY --kernels`; {origin.key:.64} was admitted without when this session began, and "
+        "kernels = 'all' lets all"
     )
 
 

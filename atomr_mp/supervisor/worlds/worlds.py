@@ -245,7 +245,7 @@ class Worlds:
 
     def parts_wait(self, worker: Worker, message: control.PartsWait) -> None:
         """Take in which parts of a process wait for which; have those refused that would wait for ever."""
-        for (device, generation), part in self._circles.heard(worker, message.pairs):
+        for (device, generation), part in self._circles.heard(worker, message.blocked):
             self._processes.tell(device, generation, control.RefusePart(part), None)
 
     def count_of(self, device: int) -> int:

@@ -302,6 +302,36 @@ def test_a_revoked_key_loses_its_sessions(serving: served.Served, tmp_path: Path
             assert isinstance(carol.lost, errors.SessionLost)
 
 
+@pytest.mark.parametrize("right", ["operate", "kernels"])
+def test_a_key_that_loses_a_right_loses_the_sessions_that_began_with_it(serving: served.Served, right: str) -> None:
+    """At once; those of others, and those that began without, go on, also when it gets the right back."""
+    name = f"loses-{right}"
+    served.admit(serving.keys_dir, name)
+
+    def admit(*, may: bool) -> None:
+        def change(before: keys.Admitted) -> keys.Admitted:
+            changed = [
+                msgspec.structs.replace(each, **{right: may}) if each.name == name else each for each in before.keys
+            ]
+            return msgspec.structs.replace(before, keys=changed)
+
+        keys.change_admitted(serving.keys_dir, change)
+        operator.read_keys()
+
+    with OperatorSession(serving.pool.run_dir / "session.sock") as operator, serving.connect("bob") as bob:
+        admit(may=True)
+        with serving.connect(name) as before:
+            before.wait_ready()
+            admit(may=False)
+            with pytest.raises(errors.SessionLost, match=f"key {name} is admitted without --{right} now"):
+                before._client.wait_until(lambda: False, DEADLINE_S)
+        with serving.connect(name) as later:
+            later.wait_ready()
+            admit(may=True)
+            assert later.call("Probe.echo", 1).result(DEADLINE_S) == 1
+        assert bob.call("Probe.echo", 2).result(DEADLINE_S) == 2
+
+
 def test_a_forked_child_has_no_client(pool: atomr_mp.Pool) -> None:
     """It uses nothing of libzmq, and its parent goes on."""
     pool.call("Probe.echo", np.ones(200_000)).result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atomr_mp.protocol.messages.control import NamedPart
+from atomr_mp.protocol.messages.control import BlockedPart, NamedPart
 from atomr_mp.supervision.wait_circles import WaitCircles
 
 PARTS = [NamedPart(world, session, gang) for world, session in ((1, 4), (2, 5)) for gang in range(4)]
@@ -34,7 +34,7 @@ def test_whatever_processes_say_no_circle_is_left_and_no_more_is_refused_than_ha
     for device, pairs in said:
         worker = device, 7
         model[worker] = list(pairs)
-        refused = circles.heard(worker, pairs)
+        refused = circles.heard(worker, [BlockedPart(*pair) for pair in pairs])
         assert bool(refused) == has_circle(model)
         for where, part in refused:
             assert any(waiting == part for waiting, _ in model[where])
@@ -48,8 +48,8 @@ def test_the_calls_of_a_circle_are_refused_in_turn() -> None:
     one, other = NamedPart(1, 4, 9), NamedPart(2, 5, 3)
     circles, refused = WaitCircles(), []
     for _ in range(4):
-        assert circles.heard((1, 1), []) == circles.heard((0, 1), [(one, other)]) == []
-        refused += circles.heard((1, 1), [(other, one)])
+        assert circles.heard((1, 1), []) == circles.heard((0, 1), [BlockedPart(one, other)]) == []
+        refused += circles.heard((1, 1), [BlockedPart(other, one)])
     assert [part for _, part in refused] == [one, other, one, other]
 
 
@@ -57,7 +57,7 @@ def test_what_a_process_has_said_ends_with_it() -> None:
     """Its successor waits for nothing yet."""
     one, other = NamedPart(1, 4, 9), NamedPart(2, 5, 3)
     circles = WaitCircles()
-    assert circles.heard((0, 1), [(one, other)]) == []
+    assert circles.heard((0, 1), [BlockedPart(one, other)]) == []
     circles.ended((0, 1))
-    assert circles.heard((1, 1), [(other, one)]) == []
+    assert circles.heard((1, 1), [BlockedPart(other, one)]) == []
     assert circles.heard((0, 2), []) == []

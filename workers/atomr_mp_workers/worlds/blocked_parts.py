@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from atomr_mp.protocol.messages.control import MAX_WAITS, FromWorker, NamedPart, PartsWait
+from atomr_mp.protocol.messages.control import MAX_WAITS, BlockedPart, FromWorker, NamedPart, PartsWait
 from atomr_mp_workers.requests.request import Request
 
 PATIENT_NS: Final = 100_000_000
@@ -43,13 +43,15 @@ class BlockedParts:
         if self.due_ns is not None and now_ns < self.due_ns:
             return
         waiting = list(waiting)
-        blocked = [each for each in waiting if now_ns >= each.received_ns + PATIENT_NS][:MAX_WAITS]
-        pairs = [(_name(each), _name(other)) for each, other in self.before(blocked)[:MAX_WAITS]] if blocked else []
+        late = [each for each in waiting if now_ns >= each.received_ns + PATIENT_NS][:MAX_WAITS]
+        found = (
+            [BlockedPart(_name(each), _name(other)) for each, other in self.before(late)[:MAX_WAITS]] if late else []
+        )
         took_ns = time.monotonic_ns() - now_ns
         self.due_ns = now_ns + max(PATIENT_NS, MOST_OFTEN * took_ns) if waiting else None
-        if pairs or self._has_told:  # again and again: what the supervisor has had refused, it forgets
-            self._has_told = bool(pairs)
-            self._send(PartsWait(pairs))
+        if found or self._has_told:  # again and again: what the supervisor has had refused, it forgets
+            self._has_told = bool(found)
+            self._send(PartsWait(found))
 
 
 def _name(part: Request) -> NamedPart:
