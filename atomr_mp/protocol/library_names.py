@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-DECLARED: Final = ("blas", "blas_lt", "fft", "elementwise", "rng", "solver", "sparse", "tensor")
+DECLARED: Final = ("blas", "blas_lt", "fft", "elementwise", "rng", "solver", "sparse", "tensor", "dnn")
 """Libraries whose methods are written from their requests, by the name of their files."""
 
 KERNELS: Final = "kernels"

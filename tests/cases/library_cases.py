@@ -6,7 +6,7 @@ say enough to draw from `requests(cls)`.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from atomr_mp.protocol.declaration.arguments import NUMBERS, declared, with_arrays
 from atomr_mp.protocol.libraries import DECLARED, requests_of
 from atomr_mp.protocol.libraries.base import LibraryRequest, is_factor, scalar
+from atomr_mp_workers.libraries.lazy_library import module_of
 from atomr_mp_workers.memory.arrays import DeviceArray
 from tests import declared as drawing
 from tests.fakes.fake_arrays import FakeArray
@@ -32,6 +33,10 @@ class Case(NamedTuple):
     def name(self) -> str:
         """What it is called in messages."""
         return f"{self.library}.{self.request.name}"
+
+    def is_on(self, backend: str) -> bool:
+        """Return whether a backend has the library."""
+        return importlib.util.find_spec(module_of(self.library, backend)) is not None
 
     def drawn(self) -> st.SearchStrategy[Any]:
         """Return the strategy that draws a valid request."""

@@ -73,6 +73,7 @@ def run(case: Case, request: Any, *, as_arrays: bool, runs: int) -> Any:
     [
         pytest.param(case, runs, id=f"{case.name} {'in a program' if runs else 'directly'}")
         for case in CASES
+        if case.is_on("cuda")
         for runs in (0, 3)
         if not (runs and case.request.answers)  # with a number, which no step can
     ],

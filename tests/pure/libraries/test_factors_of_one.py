@@ -122,6 +122,7 @@ NONE_TO_TELL: Final = {
     "blas_lt.matmul": "has no complex numbers",
     "sparse.spsv": "its solution is made of quotients of what alpha has multiplied",
     "sparse.spsm": "its solution is made of quotients of what alpha has multiplied",
+    **{f"dnn.{name}": "has no complex numbers" for name, each in requests_of("dnn").items() if each.factors()},
 }
 
 

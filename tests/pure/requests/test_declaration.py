@@ -22,12 +22,21 @@ from atomr_mp.protocol.declaration.arguments import reads, updates, writes
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.declaration.shapes import evaluated
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries import DECLARED, elementwise, requests_of, rng, solver, sparse, tensor
+from atomr_mp.protocol.libraries import DECLARED, requests_of
 from atomr_mp.protocol.libraries.base import LibraryRequest, Moving
 from atomr_mp.protocol.libraries.blas_lt import Matmul
 from atomr_mp.protocol.libraries.fft import Transform
 from atomr_mp.protocol.refs import Operand
-from tests.cases import blas_lt_cases, elementwise_cases, fft_cases, rng_cases, solver_cases, sparse_cases, tensor_cases
+from tests.cases import (
+    blas_lt_cases,
+    dnn_cases,
+    elementwise_cases,
+    fft_cases,
+    rng_cases,
+    solver_cases,
+    sparse_cases,
+    tensor_cases,
+)
 from tests.declared import breakages, positions, refused_in_the_worker, requests
 from tests.fakes.fake_arrays import FakeArray
 
@@ -38,20 +47,23 @@ DRAWN: Final[dict[type[LibraryRequest], st.SearchStrategy[Any]]] = {
     Transform: fft_cases.requests(),
 }
 """What requests are drawn from whose parameters depend on each other."""
+CASES: Final[dict[str, Any]] = {
+    "dnn": dnn_cases,
+    "elementwise": elementwise_cases,
+    "rng": rng_cases,
+    "solver": solver_cases,
+    "sparse": sparse_cases,
+    "tensor": tensor_cases,
+}
+"""Where all requests of a library are drawn."""
 
 
 def drawn(cls: type[LibraryRequest]) -> st.SearchStrategy[Any]:
     """Return what valid requests of a type are drawn from."""
-    if cls.__module__ == elementwise.__name__:
-        return elementwise_cases.requests(cls)
-    if cls.__module__ == rng.__name__:
-        return rng_cases.requests(cls)
-    if cls.__module__ == solver.__name__:
-        return solver_cases.requests(cls)
-    if cls.__module__ == sparse.__name__:
-        return sparse_cases.requests(cls)
-    if cls.__module__ == tensor.__name__:
-        return tensor_cases.requests(cls)
+    cases = CASES.get(cls.__module__.rpartition(".")[2])
+    if cases is not None:
+        own: st.SearchStrategy[Any] = cases.requests(cls)
+        return own
     return DRAWN[cls] if cls in DRAWN else requests(cls)
 
 

@@ -1,0 +1,178 @@
+"""Neural networks on arrays in a device's memory: `device.dnn`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, SupportsIndex, TypedDict, Unpack
+
+from atomr_mp import errors
+from atomr_mp.libraries.base import Number
+from atomr_mp.libraries.generated.dnn import DnnRequests
+from atomr_mp.protocol.libraries import dnn
+from atomr_mp.protocol.refs import Operand
+from atomr_mp.protocol.words import counted
+
+if TYPE_CHECKING:
+    from atomr_mp.client.reply import Reply
+
+Lengths = SupportsIndex | Sequence[SupportsIndex]
+
+
+class OfConvolution(TypedDict, total=False):
+    """Parameters of convolutions, by name; `conv` says what they are."""
+
+    stride: Lengths
+    padding: Lengths
+    dilation: Lengths
+    groups: SupportsIndex
+    alpha: Number
+    beta: Number
+    allow_tf32: bool
+    deadline_s: float | None
+
+
+class OfConv(OfConvolution, total=False):
+    """Parameters of a convolution."""
+
+    activation: dnn.Kind
+
+
+class OfConvTranspose(OfConv, total=False):
+    """Parameters of a transposed convolution."""
+
+    output_padding: Lengths
+
+
+class OfGradient(OfConvolution, total=False):
+    """Parameters of a convolution's gradient."""
+
+    size: Lengths | None
+
+
+class Dnn(DnnRequests):
+    """Layers of neural networks, with the names of torch.nn.functional and `out`.
+
+    Those with a number in their name have a request that takes any number of dimensions, and check that there are as
+    many. What is not said here is said of that request.
+    """
+
+    def conv1d(
+        self,
+        x: Operand,
+        weight: Operand,
+        bias: Operand | None = None,
+        out: Operand | None = None,
+        **options: Unpack[OfConv],
+    ) -> Reply:
+        """Correlate signals (n, c, length) with a weight; see `conv`."""
+        return self.conv(_along(1, x=x), weight, bias, out, **options)
+
+    def conv2d(
+        self,
+        x: Operand,
+        weight: Operand,
+        bias: Operand | None = None,
+        out: Operand | None = None,
+        **options: Unpack[OfConv],
+    ) -> Reply:
+        """Correlate images (n, c, height, width) with a weight; see `conv`."""
+        return self.conv(_along(2, x=x), weight, bias, out, **options)
+
+    def conv3d(
+        self,
+        x: Operand,
+        weight: Operand,
+        bias: Operand | None = None,
+        out: Operand | None = None,
+        **options: Unpack[OfConv],
+    ) -> Reply:
+        """Correlate volumes (n, c, depth, height, width) with a weight; see `conv`."""
+        return self.conv(_along(3, x=x), weight, bias, out, **options)
+
+    def conv_transpose1d(
+        self,
+        x: Operand,
+        weight: Operand,
+        bias: Operand | None = None,
+        out: Operand | None = None,
+        **options: Unpack[OfConvTranspose],
+    ) -> Reply:
+        """Enlarge signals (n, k, length); see `conv_transpose`."""
+        return self.conv_transpose(_along(1, x=x), weight, bias, out, **options)
+
+    def conv_transpose2d(
+        self,
+        x: Operand,
+        weight: Operand,
+        bias: Operand | None = None,
+        out: Operand | None = None,
+        **options: Unpack[OfConvTranspose],
+    ) -> Reply:
+        """Enlarge images (n, k, height, width); see `conv_transpose`."""
+        return self.conv_transpose(_along(2, x=x), weight, bias, out, **options)
+
+    def conv_transpose3d(
+        self,
+        x: Operand,
+        weight: Operand,
+        bias: Operand | None = None,
+        out: Operand | None = None,
+        **options: Unpack[OfConvTranspose],
+    ) -> Reply:
+        """Enlarge volumes (n, k, depth, height, width); see `conv_transpose`."""
+        return self.conv_transpose(_along(3, x=x), weight, bias, out, **options)
+
+    def conv1d_input(
+        self, weight: Operand, dy: Operand, out: Operand | None = None, **options: Unpack[OfGradient]
+    ) -> Reply:
+        """Compute the gradient of `conv1d` by x; see `conv_input`."""
+        return self.conv_input(weight, _along(1, dy=dy), out, **options)
+
+    def conv2d_input(
+        self, weight: Operand, dy: Operand, out: Operand | None = None, **options: Unpack[OfGradient]
+    ) -> Reply:
+        """Compute the gradient of `conv2d` by x; see `conv_input`."""
+        return self.conv_input(weight, _along(2, dy=dy), out, **options)
+
+    def conv3d_input(
+        self, weight: Operand, dy: Operand, out: Operand | None = None, **options: Unpack[OfGradient]
+    ) -> Reply:
+        """Compute the gradient of `conv3d` by x; see `conv_input`."""
+        return self.conv_input(weight, _along(3, dy=dy), out, **options)
+
+    def conv1d_weight(
+        self, x: Operand, dy: Operand, out: Operand | None = None, **options: Unpack[OfGradient]
+    ) -> Reply:
+        """Compute the gradient of `conv1d` by its weight; see `conv_weight`."""
+        return self.conv_weight(_along(1, x=x), dy, out, **options)
+
+    def conv2d_weight(
+        self, x: Operand, dy: Operand, out: Operand | None = None, **options: Unpack[OfGradient]
+    ) -> Reply:
+        """Compute the gradient of `conv2d` by its weight; see `conv_weight`."""
+        return self.conv_weight(_along(2, x=x), dy, out, **options)
+
+    def conv3d_weight(
+        self, x: Operand, dy: Operand, out: Operand | None = None, **options: Unpack[OfGradient]
+    ) -> Reply:
+        """Compute the gradient of `conv3d` by its weight; see `conv_weight`."""
+        return self.conv_weight(_along(3, x=x), dy, out, **options)
+
+
+def _along(dimensions: int, **given: Operand) -> Operand:
+    """Return an array that has so many dimensions besides batch and channels.
+
+    Raises:
+        InvalidRequest: It has others.
+    """
+    ((name, array),) = given.items()
+    found = getattr(array, "ndim", dimensions + 2)  # what is no array is refused by the request
+    if found != dimensions + 2:
+        raise errors.InvalidRequest(
+            f"{name} has {counted(found, 'dimension')}; here it must have {dimensions + 2}: batch, channels, and "
+            f"{dimensions} of space"
+        )
+    return array
+
+
+Reference: Final = Dnn

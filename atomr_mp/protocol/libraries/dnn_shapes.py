@@ -1,0 +1,238 @@
+"""Shapes and rules of the requests of neural networks. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Final, NamedTuple
+
+from msgspec import Meta
+
+from atomr_mp import errors
+from atomr_mp.protocol.declaration.arguments import Sizes
+from atomr_mp.protocol.words import counted
+
+MOST_DIMENSIONS: Final = 3
+"""Dimensions that a window may move along."""
+
+Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Window = Annotated[tuple[Size, ...], Meta(min_length=1, max_length=MOST_DIMENSIONS)]
+"""A number for each dimension that a window moves along, or one for all."""
+Padding = Annotated[
+    tuple[Annotated[int, Meta(ge=0, le=2**31 - 1)], ...], Meta(min_length=1, max_length=2 * MOST_DIMENSIONS)
+]
+"""One number for all sides, one for each dimension, or two for each: before it and behind it."""
+
+# --- windows ----------------------------------------------------------------------------------------------------------
+
+
+class Sweep(NamedTuple):
+    """The sweep of a window along one dimension of an image, which zeros before and behind it pad."""
+
+    size: int
+    stride: int
+    dilation: int
+    before: int
+    behind: int
+
+    @property
+    def reach(self) -> int:
+        """How many elements it spans."""
+        return self.dilation * (self.size - 1) + 1
+
+    def places(self, length: int) -> int:
+        """Return how many places it has on an image of this length; 0 or less if it does not fit."""
+        return (length + self.before + self.behind - self.reach) // self.stride + 1
+
+    def least(self, places: int) -> int:
+        """Return the least length of an image on which it has so many places; may be 0 or less."""
+        return (places - 1) * self.stride + self.reach - self.before - self.behind
+
+    def taps(self, length: int, places: int) -> Iterator[tuple[int, slice, slice]]:
+        """Return for each element of the window its number, the places where it lies on the image, and where there.
+
+        Elements that never lie on it are passed over without being counted: they may be many more than those that do.
+        """
+        tap = 0
+        while tap < self.size and length:
+            shift = tap * self.dilation - self.before
+            first = max(0, -(shift // self.stride))
+            begin = first * self.stride + shift
+            if first < places and begin < length:
+                end = min(places, (length - 1 - shift) // self.stride + 1)
+                yield tap, slice(first, end), slice(begin, begin + (end - first - 1) * self.stride + 1, self.stride)
+                tap += 1
+            elif first:
+                tap = -(((min(first, places) - 1) * self.stride - self.before) // self.dilation)
+            else:
+                return
+
+
+def taps(
+    sweeps: Sequence[Sweep], space: Sequence[int], places: Sequence[int]
+) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]]:
+    """Return for each element of a window its index, the places where it lies on the image, and where there.
+
+    Args:
+        sweeps: The window's sweep along each dimension.
+        space: The image's lengths.
+        places: How many places the window has along each.
+    """
+    along = [list(sweep.taps(*lengths)) for sweep, *lengths in zip(sweeps, space, places, strict=True)]
+    for chosen in itertools.product(*along):
+        index, there, here = zip(*chosen, strict=True)
+        yield (..., *index), (..., *there), (..., *here)
+
+
+def sweeps_of(request: Any, window: Sequence[int]) -> list[Sweep]:
+    """Return the sweeps of a window of this shape along each dimension, from a request's stride, padding and dilation.
+
+    Raises:
+        InvalidRequest: There are not as many numbers as dimensions.
+    """
+    count = len(window)
+    if not 1 <= count <= MOST_DIMENSIONS:
+        raise errors.InvalidRequest(
+            f"{request.name}: a window moves along 1 to {MOST_DIMENSIONS} dimensions; here it is {count}"
+        )
+    if 0 in window:
+        raise errors.InvalidRequest(f"{request.name}: the window has the shape {tuple(window)}, and no element")
+    stride = spread("stride", request.stride, count)
+    dilation = spread("dilation", getattr(request, "dilation", (1,)), count)
+    sides: tuple[int, ...] = request.padding
+    if len(sides) != 2 * count:
+        sides = tuple(each for each in spread("padding", sides, count, f", or {2 * count}") for _ in range(2))
+    return [Sweep(*each) for each in zip(window, stride, dilation, sides[::2], sides[1::2], strict=True)]
+
+
+def spread(name: str, values: tuple[int, ...], count: int, more: str = "") -> tuple[int, ...]:
+    """Return a number for each dimension.
+
+    Raises:
+        InvalidRequest: There are neither as many as dimensions, nor one.
+    """
+    if len(values) not in {1, count}:
+        least = "1" if count == 1 else f"1 or {count}"
+        raise errors.InvalidRequest(
+            f"{name} has {counted(len(values), 'number')}; for {counted(count, 'dimension')} it may have {least}{more}"
+        )
+    return values if len(values) == count else values * count
+
+
+def placed(request: Any, space: Sequence[int], window: Sequence[int]) -> tuple[int, ...]:
+    """Return how many places a window has along each dimension of an image.
+
+    Raises:
+        InvalidRequest: It does not fit on the image with its padding.
+    """
+    if len(space) != len(window):
+        raise errors.InvalidRequest(
+            f"{request.name}: the image has {counted(len(space), 'dimension')} and the window "
+            f"{len(window)}; they must have the same number, besides batch and channels"
+        )
+    found = []
+    for axis, (sweep, length) in enumerate(zip(sweeps_of(request, window), space, strict=True)):
+        if sweep.places(length) < 1:
+            raise errors.InvalidRequest(
+                f"{request.name}: the window spans {sweep.reach} elements of dimension {axis}, where the image has "
+                f"{length} with {sweep.before} + {sweep.behind} of padding"
+            )
+        found.append(sweep.places(length))
+    return tuple(found)
+
+
+# --- convolutions -----------------------------------------------------------------------------------------------------
+
+
+def as_convolved(request: Any, sizes: Sizes) -> tuple[int, ...]:
+    """(n, k, *places of the window)."""
+    return (sizes["n"], sizes["k"], *placed(request, sizes["space"], sizes["window"]))
+
+
+def as_transposed(request: Any, sizes: Sizes) -> tuple[int, ...]:
+    """(n, groups·cg, *space), the least space on which the window has x's places, and output_padding more."""
+    places, more = sizes["places"], spread("output_padding", request.output_padding, len(sizes["places"]))
+    space = [least + each for least, each in zip(_least(request, places, sizes["window"]), more, strict=True)]
+    return (sizes["n"], request.groups * sizes["cg"], *_not_negative(request, space))
+
+
+def as_channels(request: Any, sizes: Sizes) -> tuple[int, ...]:
+    """(groups·cg)."""
+    return (request.groups * sizes["cg"],)
+
+
+def as_input(request: Any, sizes: Sizes) -> tuple[int, ...]:
+    """(n, groups·cg, *size); by default the least size on which the window has dy's places."""
+    places, window = sizes["places"], sizes["window"]
+    space = _told(request)
+    if space is None:
+        space = _not_negative(request, _least(request, places, window))
+    if (found := placed(request, space, window)) != places:
+        raise errors.InvalidRequest(f"on an image of {space} the window has the places {found}; dy has {places}")
+    return (sizes["n"], request.groups * sizes["cg"], *space)
+
+
+def as_weight(request: Any, sizes: Sizes) -> tuple[int, ...]:
+    """(k, c / groups, *size)."""
+    window = _told(request)
+    if window is None:
+        raise errors.InvalidRequest(f"{request.name}: nothing that was given tells the window; give size or out")
+    if (found := placed(request, sizes["space"], window)) != sizes["places"]:
+        raise errors.InvalidRequest(
+            f"a window of {window} has the places {found} on x; dy has {sizes['places']} of them"
+        )
+    return (sizes["k"], sizes["c"] // request.groups, *window)
+
+
+def _told(request: Any) -> tuple[int, ...] | None:
+    """Return the lengths behind the first two that are given by `size`, or by out."""
+    if request.size is not None:
+        return tuple(request.size)
+    out = getattr(request, "out", None)
+    return None if out is None else tuple(out.shape[2:])
+
+
+def _least(request: Any, places: Sequence[int], window: Sequence[int]) -> list[int]:
+    if len(places) != len(window):
+        raise errors.InvalidRequest(
+            f"{request.name}: the window's places have {counted(len(places), 'dimension')} and the window "
+            f"{len(window)}; they must have the same number, besides batch and channels"
+        )
+    return [sweep.least(count) for sweep, count in zip(sweeps_of(request, window), places, strict=True)]
+
+
+def _not_negative(request: Any, space: Sequence[int]) -> tuple[int, ...]:
+    if min(space) < 0:
+        raise errors.InvalidRequest(f"{request.name}: with this padding the result would have the lengths {(*space,)}")
+    return tuple(space)
+
+
+def has_groups(request: Any, sizes: Sizes) -> bool:
+    """The weight must have c / groups channels in its second dimension, and groups must divide k."""
+    groups = request.groups
+    return bool(sizes["k"] % groups == 0 and sizes.get("c", groups * sizes["cg"]) == groups * sizes["cg"])
+
+
+def divides_channels(request: Any, sizes: Sizes) -> bool:
+    """Groups must divide the channels of x and of dy."""
+    return bool(sizes["c"] % request.groups == 0 == sizes["k"] % request.groups)
+
+
+def pads_less_than_stride(request: Any, _sizes: Sizes) -> bool:
+    """Each output_padding must be less than the stride."""
+    count = max(len(request.output_padding), len(request.stride))
+    more, stride = (spread("output_padding", each, count) for each in (request.output_padding, request.stride))
+    return all(each < step for each, step in zip(more, stride, strict=True))
+
+
+def may_be_tf32(request: Any, _sizes: Sizes) -> bool:
+    """Only float32 can be computed as tf32."""
+    return (
+        not request.allow_tf32 or next(each for _, _, each in request.arrays() if each is not None).dtype == "float32"
+    )
+
+
+def products(sizes: Sizes, *names: str) -> int:
+    """Return the product of some sizes, of a star's all lengths."""
+    return math.prod(math.prod(each) if isinstance(each, tuple) else each for each in map(sizes.__getitem__, names))

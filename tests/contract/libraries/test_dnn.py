@@ -1,0 +1,71 @@
+"""Neural networks through a pool; their numbers are proved without processes, in `tests/pure` and `test_layouts`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from tests.tolerances import assert_close
+
+
+@pytest.fixture
+def dnn(device: atomr_mp.Device, backend: str) -> Any:
+    """The library of a device on a backend that has it."""
+    if backend == "cuda":
+        pytest.skip("has no engines on CUDA yet")
+    return device.dnn
+
+
+def numbers(*shape: int, dtype: str = "float32") -> Any:
+    """Return random numbers, the same in every run."""
+    return np.random.default_rng(sum(shape)).uniform(-1, 1, shape).astype(dtype)
+
+
+def test_what_has_no_engine_is_refused(device: atomr_mp.Device, backend: str) -> None:
+    """By a typed error that says so, in place of a result."""
+    x, weight = device.zeros((1, 1, 4)), device.zeros((1, 1, 2))
+    if backend == "cuda":
+        with pytest.raises(errors.Unsupported, match="dnn is not provided on the cuda backend"):
+            device.dnn.conv1d(x, weight).result()
+    else:
+        assert device.dnn.conv1d(x, weight).result().shape == (1, 1, 3)
+
+
+def test_a_convolution_and_its_gradients(device: atomr_mp.Device, dnn: Any) -> None:
+    """With outputs that are allocated, and with the caller's; images may have their channels last."""
+    x, weight, bias = numbers(2, 5, 6, 3), numbers(4, 3, 1, 1), numbers(4)
+    rx, rw, rb = (device.put(each) for each in (x, weight, bias))
+    image = rx.transpose(0, 3, 1, 2)
+    found = dnn.conv2d(image, rw, rb, activation="relu").result()
+    y = np.einsum("nhwc,kc->nkhw", x, weight[:, :, 0, 0])
+    assert_close(found.numpy(), np.maximum(y + bias[:, None, None], 0), "float32", 4)
+    out = device.zeros((2, 5, 6, 4))
+    assert dnn.conv2d(image, rw, None, out.transpose(0, 3, 1, 2)).result() is None
+    assert_close(out.numpy(), np.moveaxis(y, 1, 3), "float32", 3)
+    by_x = dnn.conv2d_input(rw, found).result()
+    assert_close(by_x.numpy(), np.einsum("nkhw,kc->nchw", found.numpy(), weight[:, :, 0, 0]), "float32", 4, 4)
+    by_weight = dnn.conv2d_weight(image, found, size=(1, 1)).result()
+    assert_close(by_weight.numpy()[:, :, 0, 0], np.einsum("nkhw,nhwc->kc", found.numpy(), x), "float32", 60, 4)
+
+
+def test_layers_are_steps_of_a_program(device: atomr_mp.Device, dnn: Any) -> None:
+    """Each works on what those before it have made; the program gives what they give by themselves."""
+    rw, x = device.put(numbers(2, 1, 3)), numbers(4, 1, 9)
+    with device.program() as p:
+        image = p.input("x", x.shape, "float32")
+        hidden = p.dnn.conv1d(image, rw, padding=1, activation="gelu")
+        p.returns(p.dnn.conv_transpose1d(hidden, rw, padding=1))
+    found = p.run(x=x).result()
+    hidden = dnn.conv1d(device.put(x), rw, padding=1, activation="gelu").result()
+    np.testing.assert_array_equal(found.numpy(), dnn.conv_transpose1d(hidden, rw, padding=1).result().numpy())
+
+
+def test_a_mistake_is_an_error_in_the_caller(device: atomr_mp.Device) -> None:
+    """Nothing is sent."""
+    x = device.zeros((1, 2, 4, 4))
+    with pytest.raises(errors.InvalidRequest, match="must have c / groups channels"):
+        device.dnn.conv2d(x, device.zeros((1, 1, 2, 2)))

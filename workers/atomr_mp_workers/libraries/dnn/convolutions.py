@@ -1,0 +1,106 @@
+"""Convolutions on the host backend.
+
+For each element of the window, the part of the image that it meets is a strided view, and its share of the sum is one
+product of matrices. Nothing is padded or unfolded, so that little more memory is needed than for the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atomr_mp.protocol.libraries import dnn
+from atomr_mp.protocol.libraries.dnn_shapes import Sweep, sweeps_of, taps
+from atomr_mp_workers.libraries.base import Library, array
+from atomr_mp_workers.libraries.dnn.activations import ACTIVATIONS
+from atomr_mp_workers.libraries.dnn.numbers import along_channels, blend, wide
+
+Array = npt.NDArray[Any]
+
+
+class Convolutions(Library):
+    """Convolutions, and their gradients."""
+
+    @np.errstate(all="ignore")
+    def conv(self, request: dnn.Conv) -> None:
+        """Compute out ← activation(alpha·(x ⋆ weight) + beta·out + bias)."""
+        x, weight, out = wide(request.x), wide(request.weight), array(request.out)
+        sweeps = sweeps_of(request, weight.shape[2:])
+        _finish(request, blend(request, lambda: correlate(x, weight, sweeps, out.shape[2:], request.groups)))
+
+    @np.errstate(all="ignore")
+    def conv_transpose(self, request: dnn.ConvTranspose) -> None:
+        """Compute out ← activation(alpha·(what conv's backward gives for x) + beta·out + bias)."""
+        x, weight, out = wide(request.x), wide(request.weight), array(request.out)
+        sweeps = sweeps_of(request, weight.shape[2:])
+        _finish(request, blend(request, lambda: scatter(x, weight, sweeps, out.shape[2:], request.groups)))
+
+    @np.errstate(all="ignore")
+    def conv_input(self, request: dnn.ConvInput) -> None:
+        """Compute the gradient of a convolution by its image."""
+        dy, weight, out = wide(request.dy), wide(request.weight), array(request.out)
+        sweeps = sweeps_of(request, weight.shape[2:])
+        out[...] = blend(request, lambda: scatter(dy, weight, sweeps, out.shape[2:], request.groups))
+
+    @np.errstate(all="ignore")
+    def conv_weight(self, request: dnn.ConvWeight) -> None:
+        """Compute the gradient of a convolution by its weight."""
+        x, dy, out = wide(request.x), wide(request.dy), array(request.out)
+        sweeps = sweeps_of(request, out.shape[2:])
+        out[...] = blend(request, lambda: collect(x, dy, sweeps, out.shape[2:], request.groups))
+
+
+def _finish(request: Any, values: Array) -> None:
+    """Add the bias, and write what the activation makes of that."""
+    out = array(request.out)
+    if request.bias is not None:
+        values = values + along_channels(wide(request.bias), out.ndim)
+    out[...] = ACTIVATIONS[request.activation](values)
+
+
+def correlate(x: Array, weight: Array, sweeps: Sequence[Sweep], places: Sequence[int], groups: int) -> Array:
+    """Return the cross-correlation of an image with a weight, (n, k, *places)."""
+    n, k, space = len(x), len(weight), x.shape[2:]
+    image, factors = _grouped(x, groups, 1), _grouped(weight, groups, 0)
+    found = np.zeros((n, groups, k // groups, *places), x.dtype)
+    for index, there, here in taps(sweeps, space, places):
+        part = found[there]
+        part += (factors[index] @ _flat(image[here], 3)).reshape(part.shape)
+    return found.reshape(n, k, *places)
+
+
+def scatter(dy: Array, weight: Array, sweeps: Sequence[Sweep], space: Sequence[int], groups: int) -> Array:
+    """Return the image that correlating gives these gradients, (n, groups·cg, *space): the adjoint of `correlate`."""
+    n, channels, places = len(dy), weight.shape[1], dy.shape[2:]
+    gradients, factors = _grouped(dy, groups, 1), _grouped(weight, groups, 0).swapaxes(1, 2)
+    found = np.zeros((n, groups, channels, *space), dy.dtype)
+    for index, there, here in taps(sweeps, space, places):
+        part = found[here]
+        part += (factors[index] @ _flat(gradients[there], 3)).reshape(part.shape)
+    return found.reshape(n, groups * channels, *space)
+
+
+def collect(x: Array, dy: Array, sweeps: Sequence[Sweep], window: Sequence[int], groups: int) -> Array:
+    """Return the gradient of a correlation by its weight, (k, c / groups, *window)."""
+    space, places = x.shape[2:], dy.shape[2:]
+    k, channels = dy.shape[1], x.shape[1] // groups
+    image, gradients = (np.moveaxis(_grouped(each, groups, 1), 0, 2) for each in (x, dy))
+    found = np.zeros((groups, k // groups, channels, *window), x.dtype)
+    for index, there, here in taps(sweeps, space, places):
+        found[index] = _flat(gradients[there], 2) @ _flat(image[here], 2).swapaxes(1, 2)
+    return found.reshape(k, channels, *window)
+
+
+def _grouped(values: Array, groups: int, axis: int) -> Array:
+    """Return a view whose channels along an axis are divided into groups."""
+    shape = values.shape
+    return values.reshape(*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :])
+
+
+def _flat(values: Array, kept: int) -> Array:
+    """Return an array with its dimensions as one, but for the first few."""
+    return values.reshape(*values.shape[:kept], math.prod(values.shape[kept:]))
