@@ -191,6 +191,33 @@ def test_a_worker_that_cannot_map_memory_says_so_and_tries_again(ledger: Ledger)
             assert settled(functools.partial(gives, use, array.sum()))
 
 
+def test_a_worker_that_has_no_descriptor_for_a_request_goes_on(ledger: Ledger) -> None:
+    """The first requests of libraries import and compile; none ends it, whatever it lacks, or is a fault of its own."""
+    with ledger.start(KEEPER) as pool:
+        device, pid = pool.device(), pool.devices[0].pid
+        kept = device.put(np.ones(4, complex))
+        uses: list[Callable[[], Any]] = [
+            lambda: device.kernels.compile(SOURCE).result(),
+            lambda: device.rng.uniform(size=(3,)).result(),
+            lambda: device.fft.fft(kept).result(),
+        ]
+        for use in uses:
+            before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            for more in (0, 1, 3, 6):
+                with no_descriptors(pid):
+                    resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(open_descriptors(pid)) + 1 + more, before[1]))
+                    with contextlib.suppress(errors.Overloaded, errors.OutOfMemory):
+                        use()
+        assert pool.devices[0].pid == pid
+        np.testing.assert_array_equal(kept.numpy(), np.ones(4, complex))
+        assert pool.status().devices[0].internal_errors == 0
+        for use in uses:
+            use()
+
+
+SOURCE: Final = 'extern "C" __global__ void nothing(int* x) { x[0] = 1; }'
+
+
 def gives(use: Callable[[], Any], expected: float) -> bool:
     """Whether a request gives this result; False if there is no room for it."""
     with contextlib.suppress(errors.Overloaded):

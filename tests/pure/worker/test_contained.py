@@ -241,6 +241,7 @@ def test_a_fault_is_found_in_the_log_by_its_reference(caplog: pytest.LogCaptureF
         raise LookupError("lost")
     except LookupError as fault:
         error = made.note(fault, 7, "Logged.run")
+    assert isinstance(error, errors.InternalError)
     assert error.reference in error.message
     assert not error.maybe_executed
     (text,) = caplog.messages

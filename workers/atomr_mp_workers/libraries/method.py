@@ -83,6 +83,7 @@ class LibraryMethod(Method):
         elsewhere: Preparer,
     ) -> None:
         super().__init__(f"{library.name}.{request}", self._call)
+        self.is_ours = True
         self._request: Final = request
         self._lazy: Final = library
         self._preparer: Final = library.preparer

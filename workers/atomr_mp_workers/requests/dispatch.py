@@ -767,8 +767,13 @@ class Dispatcher:
         """Start requests whose memory has become free; return whether there were any."""
         waiting, self._parked = self._parked, []
         for request in waiting:
-            if not self._start(request):
-                self._parked.append(request)
+            try:
+                if not self._start(request):
+                    self._parked.append(request)
+            except FatalError:
+                raise
+            except Exception as fault:  # noqa: BLE001 - of a library that goes on from its plan; it costs this request
+                self._undo(request, fault)
         return len(self._parked) < len(waiting)
 
     def _has_stream(self, request: Request) -> bool:

@@ -17,6 +17,7 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp.protocol.board import BoardWriter, Counter
 from atomr_mp.protocol.exceptions import describe, forget_frames, traceback_of
+from atomr_mp_workers.requests.raised import without_descriptor
 
 MOST: Final = 10
 """How many faults within `WITHIN_NS` are too many: of one session, its messages are to blame; as many of others beside
@@ -42,14 +43,20 @@ class OwnFaults:
         self.expel: Callable[[int, str], object] = lambda _number, _why: None
         """Ends a session by its number, with the reason; set by the loop."""
 
-    def note(self, fault: BaseException, session: int, what: str) -> errors.InternalError:
+    def note(self, fault: BaseException, session: int, what: str) -> errors.InternalError | errors.Overloaded:
         """Log and count a fault; return the error for the caller.
+
+        Where this process has no descriptor left, that is no fault of ours, nor of the session.
 
         Args:
             fault: The exception; it loses its frames.
             session: Number of the session that sent the message.
             what: The method, or another name of the work for a person.
         """
+        lacking = without_descriptor(what, fault)
+        if lacking is not None:
+            forget_frames(fault)
+            return lacking
         reference = secrets.token_hex(4)
         _LOG.error("internal error %s in %s of session %d:\n%s", reference, what, session, traceback_of(fault))
         error = errors.InternalError(

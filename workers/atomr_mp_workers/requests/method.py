@@ -81,6 +81,8 @@ class Method(ABC):
     in_parts: Callable[[Any], bool] | None = None
     """Returns whether a request with this first argument may give way to others on its stream (`Next.gives_way`), and
     ends between two parts once it has an error to end with (`Request.closing`)."""
+    is_ours: bool = False
+    """Whether it is a library's, and no actor's code."""
     world: int | None = None
     """Number of the world whose calls alone it takes; None if its actor is in none."""
     refused: Callable[[RequestError], object] | None = None

@@ -7,7 +7,9 @@ request. So it is turned into an error of ours where it is caught, before that c
 from __future__ import annotations
 
 import copy
+import errno
 from collections.abc import Callable
+from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import MAX_TEXT_CHARS, ErrorInfo
@@ -23,6 +25,9 @@ from atomr_mp.protocol.exceptions import (
 )
 from atomr_mp_workers.requests import raised_log
 from atomr_mp_workers.requests.raised_log import Raiser
+
+RETRY_S: Final = 1.0
+"""When to try again what has lacked a descriptor."""
 
 Meaning = Callable[[BaseException], errors.AtomrError | None]
 """Returns the meaning of an exception of the device's libraries, None for any other. Any thread."""
@@ -46,6 +51,9 @@ def explain(run: Raiser, raised: BaseException) -> errors.AtomrError:
             if not known_error.ends_worker:  # else it may be another's doing, see `Host.run`
                 known_error.message = f"{name}: {known_error.message}"
             return known_error
+        lacking = without_descriptor(name, raised) if run.method.is_ours else None
+        if lacking is not None:
+            return lacking
         kind, stack = full_name_of(raised), traceback_of(raised)
         failed: errors.AtomrError
         if is_a(raised, MemoryError):
@@ -58,6 +66,22 @@ def explain(run: Raiser, raised: BaseException) -> errors.AtomrError:
         return failed
     finally:
         forget_frames(raised)
+
+
+def without_descriptor(what: str, raised: BaseException) -> errors.Overloaded | None:
+    """Return the error of a request for which this process had no file descriptor left, None if that was not so.
+
+    Args:
+        what: The method, or another name of the work for a person.
+        raised: What our own code has raised.
+    """
+    if not isinstance(raised, OSError) or raised.errno not in {errno.EMFILE, errno.ENFILE}:
+        return None
+    return errors.Overloaded(
+        f"{what}: the worker has no file descriptor left: raise its limit (ulimit -n), or have its actors close what "
+        "they open",
+        retry_after_s=RETRY_S,
+    )
 
 
 def hidden_by(raised: BaseException) -> BaseException | None:
