@@ -2,7 +2,7 @@
 
 Equal jobs of several callers are one *work*, which is done once for all who *wait* for it. Owners, which are clients'
 sessions, take turns: each time the oldest work of the next owner is taken. A work runs at the charge of the owner whose
-turn it was, and an owner is charged with one at a time: so one owner's slow sources leave the other processes to others.
+turn it was, and an owner is charged with one at a time: so others get the other processes.
 A work of several owners is taken when the first of them has its turn; when that one leaves, another owner is charged. A
 work whose last caller has left is dropped.
 
