@@ -106,8 +106,11 @@ class KernelModule:
 
     A kernel has the name expression that it was compiled with, such as "scale<float>", and its name in the code. It is
     loaded as long as this, or one of its kernels, is there. When the device's worker has ended, the next launch loads
-    the code into the next worker, and waits for that; code of more than 4 MiB has to be compiled again. Globals have
-    their first values then: so once one was written, a launch raises `GpuRefStale` instead, until `renew` is called.
+    the code into the next worker, and waits for that; code of more than 4 MiB has to be compiled again.
+
+    Each module has globals of its own, also of equal code. They have their first values when it is loaded again:
+    what kernels have stored in them is lost with the worker. Once one was written by `write`, a launch raises
+    `GpuRefStale` instead, until `renew` is called.
 
     Args:
         requests: The requests of its device.
@@ -227,7 +230,8 @@ class KernelModule:
     def renew(self) -> Self:
         """Load the code again: after the end of its worker, before a program is recorded anew. Blocks.
 
-        Its globals have their first values then.
+        Its globals have their first values then, also if the worker lives: programs that were recorded before keep the
+        former ones.
 
         Raises:
             Unsupported: The code is too long to be kept here.

@@ -177,3 +177,27 @@ def test_a_written_module_is_not_loaded_again_by_itself(pool: atomr_mp.Pool, mod
     module.renew()
     module["add_table"](x, 0, grid=1, block=6, inout=x).result(DEADLINE_S)
     assert module.read("table", "float32", 6).result(DEADLINE_S).numpy()[0] == 1
+
+
+def test_each_module_has_globals_of_its_own(pool: atomr_mp.Pool, device: atomr_mp.Device, module: KernelModule) -> None:
+    """Of equal code too, and after `renew`: so what another has written is not missed when the worker has ended."""
+    one = device.put(np.ones(1, np.float32))
+
+    def table(of: KernelModule) -> Any:
+        return of.read("table", "float32", 6).result(DEADLINE_S).numpy().tolist()
+
+    other: KernelModule = device.kernels.compile(SOURCE, names=NAMES).result(DEADLINE_S)
+    assert table(other) == [1, 2, 3, 4, 5, 6]
+    module.write("table", np.full(6, 8, np.float32)).result(DEADLINE_S)
+    other["count"](one, 0, grid=1, block=1)
+    assert table(other) == [2, 2, 3, 4, 5, 6]
+    module["count"](one, 0, grid=1, block=1)
+    assert table(module) == [9, 8, 8, 8, 8, 8]
+    assert table(module.renew()) == [1, 2, 3, 4, 5, 6]
+    assert table(other) == [2, 2, 3, 4, 5, 6]
+    generation = pool.devices[0].generation
+    os.kill(pool.devices[0].pid, signal.SIGKILL)
+    wait_generation(pool, generation + 1)
+    one = device.put(np.ones(1, np.float32))
+    other["count"](one, 0, grid=1, block=1).result(DEADLINE_S)
+    assert table(other) == [2, 2, 3, 4, 5, 6], "what a kernel has stored is lost"

@@ -68,17 +68,21 @@ class Walk(RuleBasedStateMachine):
 
     @rule(stage=st.sampled_from([WorkStage.NEW, WorkStage.WAITING]))
     def take(self, stage: WorkStage) -> None:
-        """The next is the oldest of an owner that has not been served for longest."""
+        """The next is the oldest of an owner that has not been served for longest, and none of whose works runs."""
         waiting = self.at(stage)
+        charged = {each.work.charged for each in self.at(WorkStage.RUNNING)}
         work = self.turns.take(stage)
-        assert (work is None) == (not waiting)
+        may = waiting if stage is WorkStage.NEW else [each for each in waiting if each.owner not in charged]
+        assert (work is None) == (not may)
         if work is None:
             return
+        assert stage is WorkStage.NEW or work.charged not in charged
+        assert work.charged in {each.owner for each in work.waiters}
         assert all(each.key != work.key for each in self.taken if each.stage is not WorkStage.OVER)
         assert work.waiters == [each for each in waiting if each.work is work]
         self.taken.append(work)
         if stage is WorkStage.WAITING:
-            running = {each.owner for each in self.at(WorkStage.RUNNING)}
+            running = {each.work.charged for each in self.at(WorkStage.RUNNING)}
             for owner in {each.owner for each in waiting}:
                 self.passed[owner] = 0 if owner in running else self.passed.get(owner, 0) + 1
 

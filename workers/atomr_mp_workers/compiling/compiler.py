@@ -215,6 +215,7 @@ class Compiler:
         stops = self._turns.leave(waiter)
         if stops and waiter.work.process is not None:
             waiter.work.process.kill()
+        self._changed.notify_all()  # an owner that was charged is no more
         return stops
 
     def _cached(self, key: str) -> Compilation | None:
@@ -224,6 +225,7 @@ class Compiler:
     def _end(self, work: CompileWork[Job], outcome: Compilation | BaseException) -> None:
         with self._changed:
             waiters = self._turns.end(work)
+            self._changed.notify_all()  # the owner that was charged may have another one taken
         _answer(waiters, outcome)
 
 

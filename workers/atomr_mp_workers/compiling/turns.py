@@ -1,9 +1,10 @@
 """The jobs of the compiler that wait or run, and whose turn it is. Pure.
 
 Equal jobs of several callers are one *work*, which is done once for all who *wait* for it. Owners, which are clients'
-sessions, take turns: each time one work is taken of the next of those owners of whose works the fewest run, the oldest
-of its own. So an owner of whose works none runs gets the next place but for others like it. A work of several owners is
-taken when the first of them has its turn. A work whose last caller has left is dropped.
+sessions, take turns: each time the oldest work of the next owner is taken. A work runs at the charge of the owner whose
+turn it was, and an owner is charged with one at a time: so others get the other processes.
+A work of several owners is taken when the first of them has its turn; when that one leaves, another owner is charged. A
+work whose last caller has left is dropped.
 
 An owner may have as many places as it leaves free (the dynamic thresholds of Choudhury and Hahne, 1998): alone half of
 them, and less the more others have. So one that asks for all leaves room for whoever comes next.
@@ -11,7 +12,7 @@ them, and less the more others have. So one that asks for all leaves room for wh
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
@@ -68,6 +69,9 @@ TRANSITIONS: Final[dict[tuple[WorkStage, WorkEvent], WorkStage]] = {
 
 _TAKEN: Final = {stage: TRANSITIONS[stage, WorkEvent.TAKEN] for stage in (WorkStage.NEW, WorkStage.WAITING)}
 
+_NOBODY: Final = object()
+"""No owner: None is one."""
+
 
 class Waiter:
     """A caller that waits for a work.
@@ -98,7 +102,7 @@ class CompileWork(Generic[T]):
         job: The job.
     """
 
-    __slots__ = ("job", "key", "process", "stage", "started_s", "waiters")
+    __slots__ = ("charged", "job", "key", "process", "stage", "started_s", "waiters")
 
     def __init__(self, key: str, job: T) -> None:
         self.key: Final = key
@@ -106,6 +110,8 @@ class CompileWork(Generic[T]):
         self.stage = WorkStage.NEW
         self.waiters: list[Waiter] = []
         """The oldest first."""
+        self.charged: Hashable = None
+        """The owner whose turn it took, once it was taken."""
         self.process: Any = None
         """What does it, once it runs; it means nothing here."""
         self.started_s = 0.0
@@ -172,15 +178,15 @@ class WorkTurns(Generic[T]):
         return waiter
 
     def take(self, stage: WorkStage) -> CompileWork[T] | None:
-        """Take the next work that is new, or that waits for a process; None if there is none."""
+        """Take the next work that is new, or that waits for a process; None if there is none that may be taken now."""
         turns = self._turns[stage]
-        if not turns:
+        charged = {each.charged for each in self._works.values() if each.stage is WorkStage.RUNNING}
+        free = (owner for owner in turns if stage is WorkStage.NEW or owner not in charged)
+        owner = next(free, _NOBODY)
+        if owner is _NOBODY:
             return None
-        running = Counter(
-            each.owner for work in self._works.values() if work.stage is _TAKEN[stage] for each in work.waiters
-        )
-        owner = min(turns, key=lambda each: running[each])  # of equal ones the first
         work: CompileWork[T] = turns[owner][0].work
+        work.charged = owner
         turns.move_to_end(owner)
         for waiter in work.waiters:
             self._leave_line(waiter)
@@ -210,6 +216,8 @@ class WorkTurns(Generic[T]):
         work.waiters.remove(waiter)
         self._give_back(waiter)
         if work.waiters:
+            if all(each.owner != work.charged for each in work.waiters):
+                work.charged = work.waiters[0].owner
             return False
         runs = work.stage is WorkStage.RUNNING
         work.step(WorkEvent.DESERTED)

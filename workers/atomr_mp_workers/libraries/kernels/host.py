@@ -15,6 +15,7 @@ from atomr_mp_workers.compiling.toolkits import MAJORS
 from atomr_mp_workers.host_kernels import HostTensorMap
 from atomr_mp_workers.libraries.base import array
 from atomr_mp_workers.libraries.kernels.base import KernelLibrary
+from atomr_mp_workers.libraries.kernels.host_globals import globals_in_place
 from atomr_mp_workers.libraries.kernels.images import KernelImage
 from atomr_mp_workers.libraries.kernels.modules import LoadedModule
 from atomr_mp_workers.libraries.kernels.service import ReadCode
@@ -45,13 +46,14 @@ class HostKernels(KernelLibrary):
             )
 
     def _copy_out(self, module: LoadedModule, name: str, target: DeviceArray) -> None:
-        target.array[...] = (
-            _variable(module, name).reshape(-1).view(np.uint8).view(target.array.dtype).reshape(target.shape)
-        )
+        with globals_in_place(module, _variables(module)):
+            variable = _variable(module, name).reshape(-1).view(np.uint8)
+            target.array[...] = variable.view(target.array.dtype).reshape(target.shape)
 
     def _copy_in(self, module: LoadedModule, name: str, source: DeviceArray) -> None:
-        variable = _variable(module, name)
-        variable[...] = source.array.reshape(-1).view(np.uint8).view(variable.dtype).reshape(variable.shape)
+        with globals_in_place(module, _variables(module)):
+            variable = _variable(module, name)
+            variable[...] = source.array.reshape(-1).view(np.uint8).view(variable.dtype).reshape(variable.shape)
 
     def _arguments(self, image: KernelImage, request: kernels.KernelLaunch) -> list[Any]:
         arrays: list[Any] = [array(each) for each in request.given]
@@ -76,21 +78,45 @@ class HostKernels(KernelLibrary):
     ) -> None:
         function = host_kernels.find(*_names(module, image))
         assert function is not None
-        function(*arguments, grid=request.grid, block=request.block)
+        with globals_in_place(module, _variables(module)):
+            function(*arguments, grid=request.grid, block=request.block)
 
 
-def _variable(module: LoadedModule, name: str) -> Any:
+def _variables(module: LoadedModule) -> list[Any]:
+    """Return the NumPy arrays that stand for a module's globals, of those that have one that can be written."""
+    found = (_found(module, name) for name in module.variables)
+    return [each for each in found if each is not None and each.flags.writeable]
+
+
+def _found(module: LoadedModule, name: str) -> Any:
     """Return the NumPy array that stands for a global: of its name, where the functions for the module's kernels are.
 
-    Raises:
-        Unsupported: There is none, or it has another size.
+    None if there is none, or it has another size.
     """
-    shown = module.shown.get(name, name).lstrip("& ")
+    shown = _shown(module, name)
     for image in module.kernels.values():
         function = host_kernels.find(*_names(module, image))
         found = None if function is None else function.__globals__.get(shown, function.__globals__.get(name))
         if isinstance(found, np.ndarray) and found.flags.c_contiguous and found.nbytes == module.variables[name]:
             return found
+    return None
+
+
+def _shown(module: LoadedModule, name: str) -> str:
+    """Return the caller's name of a global."""
+    return module.shown.get(name, name).lstrip("& ")
+
+
+def _variable(module: LoadedModule, name: str) -> Any:
+    """Return the NumPy array that stands for a global.
+
+    Raises:
+        Unsupported: There is none.
+    """
+    found = _found(module, name)
+    if found is not None:
+        return found
+    shown = _shown(module, name)
     raise errors.Unsupported(
         f"the host backend has no GPU for the global {shown!r:.200}: the Python module of the functions that stand for "
         f"this code's kernels may have a NumPy array of this name, row-major and of {module.variables[name]} bytes"
