@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, SupportsIndex, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Literal, SupportsIndex, TypedDict, Unpack
 
 from atomr_mp import errors
 from atomr_mp.libraries.base import Number
 from atomr_mp.libraries.generated.dnn import DnnRequests
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.refs import Operand
-from atomr_mp.protocol.words import counted
+from atomr_mp.protocol.words import counted, not_among
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
@@ -47,6 +47,30 @@ class OfGradient(OfConvolution, total=False):
     """Parameters of a convolution's gradient."""
 
     size: Lengths | None
+
+
+class OfPooling(TypedDict, total=False):
+    """Parameters of pooling, by name; `pool` says what they are."""
+
+    stride: Lengths | None
+    padding: Lengths
+    alpha: Number
+    beta: Number
+    deadline_s: float | None
+
+
+class OfAverage(OfPooling, total=False):
+    """Parameters of averages."""
+
+    count_include_pad: bool
+
+
+class OfBlend(TypedDict, total=False):
+    """Parameters that requests on elements have in common."""
+
+    alpha: Number
+    beta: Number
+    deadline_s: float | None
 
 
 class Dnn(DnnRequests):
@@ -157,6 +181,85 @@ class Dnn(DnnRequests):
     ) -> Reply:
         """Compute the gradient of `conv3d` by its weight; see `conv_weight`."""
         return self.conv_weight(_along(3, x=x), dy, out, **options)
+
+    def max_pool1d(
+        self, x: Operand, kernel_size: Lengths, out: Operand | None = None, **options: Unpack[OfPooling]
+    ) -> Reply:
+        """Take maxima of windows over signals (n, c, length); see `pool`."""
+        return self.pool(_along(1, x=x), out, kernel_size=kernel_size, mode="max", **options)
+
+    def max_pool2d(
+        self, x: Operand, kernel_size: Lengths, out: Operand | None = None, **options: Unpack[OfPooling]
+    ) -> Reply:
+        """Take maxima of windows over images (n, c, height, width); see `pool`."""
+        return self.pool(_along(2, x=x), out, kernel_size=kernel_size, mode="max", **options)
+
+    def max_pool3d(
+        self, x: Operand, kernel_size: Lengths, out: Operand | None = None, **options: Unpack[OfPooling]
+    ) -> Reply:
+        """Take maxima of windows over volumes (n, c, depth, height, width); see `pool`."""
+        return self.pool(_along(3, x=x), out, kernel_size=kernel_size, mode="max", **options)
+
+    def avg_pool1d(
+        self, x: Operand, kernel_size: Lengths, out: Operand | None = None, **options: Unpack[OfAverage]
+    ) -> Reply:
+        """Take averages of windows over signals (n, c, length); see `pool`."""
+        return self.pool(_along(1, x=x), out, kernel_size=kernel_size, mode="avg", **options)
+
+    def avg_pool2d(
+        self, x: Operand, kernel_size: Lengths, out: Operand | None = None, **options: Unpack[OfAverage]
+    ) -> Reply:
+        """Take averages of windows over images (n, c, height, width); see `pool`."""
+        return self.pool(_along(2, x=x), out, kernel_size=kernel_size, mode="avg", **options)
+
+    def avg_pool3d(
+        self, x: Operand, kernel_size: Lengths, out: Operand | None = None, **options: Unpack[OfAverage]
+    ) -> Reply:
+        """Take averages of windows over volumes (n, c, depth, height, width); see `pool`."""
+        return self.pool(_along(3, x=x), out, kernel_size=kernel_size, mode="avg", **options)
+
+    def log_softmax(
+        self, x: Operand, out: Operand | None = None, *, dim: Lengths = -1, **options: Unpack[OfBlend]
+    ) -> Reply:
+        """Compute the logarithm of softmax; see `softmax`."""
+        return self.softmax(x, out, dim=dim, log=True, **options)
+
+    def relu(self, x: Operand, out: Operand | None = None, **options: Unpack[OfBlend]) -> Reply:
+        """Compute the activation "relu" of each element; see `activation`."""
+        return self.activation(x, out, kind="relu", **options)
+
+    def sigmoid(self, x: Operand, out: Operand | None = None, **options: Unpack[OfBlend]) -> Reply:
+        """Compute the activation "sigmoid" of each element; see `activation`."""
+        return self.activation(x, out, kind="sigmoid", **options)
+
+    def tanh(self, x: Operand, out: Operand | None = None, **options: Unpack[OfBlend]) -> Reply:
+        """Compute the activation "tanh" of each element; see `activation`."""
+        return self.activation(x, out, kind="tanh", **options)
+
+    def silu(self, x: Operand, out: Operand | None = None, **options: Unpack[OfBlend]) -> Reply:
+        """Compute the activation "silu" of each element; see `activation`."""
+        return self.activation(x, out, kind="silu", **options)
+
+    def elu(self, x: Operand, out: Operand | None = None, **options: Unpack[OfBlend]) -> Reply:
+        """Compute the activation "elu" of each element; see `activation`."""
+        return self.activation(x, out, kind="elu", **options)
+
+    def softplus(self, x: Operand, out: Operand | None = None, **options: Unpack[OfBlend]) -> Reply:
+        """Compute the activation "softplus" of each element; see `activation`."""
+        return self.activation(x, out, kind="softplus", **options)
+
+    def gelu(
+        self,
+        x: Operand,
+        out: Operand | None = None,
+        *,
+        approximate: Literal["none", "tanh"] = "none",
+        **options: Unpack[OfBlend],
+    ) -> Reply:
+        """Compute x times the normal law's probability of less than x, or its approximation; see `activation`."""
+        if approximate not in {"none", "tanh"}:
+            raise errors.InvalidRequest(not_among("approximate", approximate, ("none", "tanh")))
+        return self.activation(x, out, kind="gelu" if approximate == "none" else "gelu_tanh", **options)
 
 
 def _along(dimensions: int, **given: Operand) -> Operand:

@@ -15,10 +15,12 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from atomr_mp.protocol.libraries import requests_of
+from atomr_mp.protocol.libraries import requests_of, rng
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from tests import declared
 from tests.declared import Expected
+from tests.direct import host_actor, run_by
+from tests.fakes.fake_arrays import FakeArray
 
 Array = npt.NDArray[Any]
 
@@ -33,7 +35,7 @@ def requests(draw: st.DrawFn, cls: type[LibraryRequest]) -> Any:
 
 def assert_agrees(request: Any, random: np.random.Generator, run: Callable[[Any], Any]) -> None:
     """Give a request random numbers, have it done, and check all of its memory."""
-    declared.assert_agrees(request, random, run, expected)
+    declared.assert_agrees(request, random, run, expected, numbers)
 
 
 def expected(request: Any, dense: dict[str, Array]) -> Expected:
@@ -45,15 +47,16 @@ def expected(request: Any, dense: dict[str, Array]) -> Expected:
 
 ACTIVATIONS: Final[dict[str, Callable[[Array], Any]]] = {
     "identity": lambda x: x,
-    "relu": lambda x: np.where(x > 0, x, 0),
+    "relu": lambda x: np.where(x.real > 0, x, 0),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
     "gelu": lambda x: x * ndtr(x),
     "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))),
     "silu": lambda x: x / (1 + np.exp(-x)),
-    "elu": lambda x: np.where(x > 0, x, np.exp(np.where(x > 0, 0, x)) - 1),
-    "softplus": lambda x: np.log1p(np.exp(-np.abs(x))) + np.where(x > 0, x, 0),
+    "elu": lambda x: np.where(x.real > 0, x, np.exp(np.where(x.real > 0, 0, x)) - 1),
+    "softplus": lambda x: np.log(1 + np.exp(x)),
 }
+"""Functions of real and of complex numbers."""
 
 # --- windows ----------------------------------------------------------------------------------------------------------
 
@@ -211,11 +214,198 @@ def _conv_weight(request: Any, dense: dict[str, Array]) -> Expected:
     return _finished(request, dense, total, len(dy) * math.prod(dy.shape[2:]))
 
 
+# --- pooling ----------------------------------------------------------------------------------------------------------
+
+
+def _drawn_pooling(draw: st.DrawFn) -> dict[str, Any]:
+    shape, stride, extra = (tuple(draw(st.lists(st.integers(1, 3), min_size=3, max_size=3))) for _ in range(3))
+    count = draw(st.integers(1, 3))
+    sides = [draw(st.sampled_from([(0, 0), (0, k - 1), (k // 2, k // 2), (k - 1, 0)])) for k in shape[:count]]
+    sides = [
+        (before, behind) if before + behind <= k else (0, 0) for (before, behind), k in zip(sides, shape, strict=False)
+    ]
+    space = tuple(max(1, k - sum(side)) + more - 1 for k, side, more in zip(shape, sides, extra, strict=False))
+    fixed = {
+        "kernel_size": shape[:count],
+        "stride": draw(st.sampled_from([None, stride[:count], stride[:1]])),
+        "padding": sum(sides, ()),
+    }
+    assume(all(side[0] < k > side[1] for side, k in zip(sides, shape, strict=False)))
+    sizes = {"n": draw(st.integers(0, 2)), "c": draw(st.integers(0, 3)), "space": space}
+    return {"fixed": fixed, "sizes": sizes, "solid": 5}
+
+
+def _pooled(request: Any, x: Array) -> tuple[Array, Array]:
+    """Return the result of pooling, and the number that an average has divided by."""
+    count = x.ndim - 2
+    shape, request = per_dimension(request.kernel_size, count), _with_stride(request, count)
+    image = padded(request, x, -math.inf if request.mode == "max" else 0.0)
+    inside = padded(request, np.ones(x.shape), float(request.count_include_pad))
+    found, divided = np.zeros((2, *x.shape[:2], *places(request, x.shape[2:], shape)))
+    axes = tuple(range(2, x.ndim))
+    for place, here in patches(request, image, shape):
+        at = (..., *place)
+        divided[at] = inside[here].sum(axes)
+        found[at] = image[here].max(axes) if request.mode == "max" else image[here].sum(axes) / divided[at]
+    return found, divided
+
+
+def _with_stride(request: Any, count: int) -> Any:
+    """Return the parameters of a window, with those that it has by default."""
+    names = ("padding", "mode", "count_include_pad")
+    given = {name: getattr(request, name) for name in names}
+    stride = request.stride or tuple(per_dimension(request.kernel_size, count))
+    return type("Pooling", (), given | {"stride": stride})
+
+
+def _pool(request: Any, dense: dict[str, Array]) -> Expected:
+    total, _ = _pooled(request, dense["x"])
+    return _finished(request, dense, total, math.prod(per_dimension(request.kernel_size, total.ndim - 2)))
+
+
+def _pool_backward(request: Any, dense: dict[str, Array]) -> Expected:
+    x, dy = dense["x"], dense["dy"]
+    count = x.ndim - 2
+    shape, window = per_dimension(request.kernel_size, count), _with_stride(request, count)
+    image = padded(window, x, -math.inf)
+    gradient = np.zeros(image.shape)
+    _, divided = _pooled(request, x)
+    for place, here in patches(window, image, shape):
+        share = dy[(..., *place)].reshape(*x.shape[:2], *(1,) * count)
+        if request.mode == "max":
+            patch = image[here].reshape(*x.shape[:2], math.prod(shape))
+            first = np.arange(patch.shape[2]) == patch.argmax(2)[..., None] if patch.size else patch
+            gradient[here] += share * first.reshape(image[here].shape)
+        else:
+            gradient[here] += share / divided[(..., *place)].reshape(share.shape)
+    inner: tuple[Any, ...] = tuple(
+        slice(begin, begin + n) for (begin, _), n in zip(_sides(window, count), x.shape[2:], strict=True)
+    )
+    return _finished(request, dense, gradient[(..., *inner)], math.prod(shape))
+
+
+# --- element by element -----------------------------------------------------------------------------------------------
+
+
+def _drawn_softmax(draw: st.DrawFn) -> dict[str, Any]:
+    dims = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 3, 5]), min_size=1, max_size=4)))
+    dim = draw(st.permutations(range(len(dims))))[: draw(st.integers(1, len(dims)))]
+    return {
+        "fixed": {"dim": tuple(at - draw(st.sampled_from([0, len(dims)])) for at in dim)},
+        "sizes": {"dims": dims},
+    }
+
+
+def _softmax(request: Any, dense: dict[str, Array]) -> Expected:
+    powers = np.exp(dense["x"])
+    total = powers / powers.sum(request.dim, keepdims=True)
+    return _finished(request, dense, np.log(total) if request.log else total, total.size + 8)
+
+
+def _softmax_backward(request: Any, dense: dict[str, Array]) -> Expected:
+    """Multiply by the matrix of derivatives."""
+    y, dy, axes = dense["y"], dense["dy"], [at % dense["y"].ndim for at in request.dim]
+    order = [at for at in range(y.ndim) if at not in axes] + axes
+    shape = [y.shape[at] for at in order]
+    flat = (math.prod(shape[: -len(axes)]), math.prod(shape[-len(axes) :]))
+    rows, by = (each.transpose(order).reshape(flat) for each in (y, dy))
+    found = np.zeros(flat)
+    for at, (row, gradient) in enumerate(zip(rows, by, strict=True)):
+        matrix = np.eye(len(row)) - np.exp(row) if request.log else np.diag(row) - np.outer(row, row)
+        found[at] = gradient @ matrix
+    total = found.reshape(shape).transpose(np.argsort(order))
+    finished = _finished(request, dense, total, 2 * y.size + 8)
+    return finished._replace(magnitude=finished.magnitude * 8)
+
+
+def _activation(request: Any, dense: dict[str, Array]) -> Expected:
+    return _finished(request, dense, ACTIVATIONS[request.kind](dense["x"]), 8)
+
+
+def _activation_backward(request: Any, dense: dict[str, Array]) -> Expected:
+    """Differentiate by a step along the imaginary axis, which is exact."""
+    derivative = ACTIVATIONS[request.kind](dense["x"] + 1j * STEP).imag / STEP
+    return _finished(request, dense, dense["dy"] * derivative, 8)
+
+
+STEP: Final = 1e-40
+
+
+def _drawn_channels(draw: st.DrawFn) -> dict[str, Any]:
+    fixed = {"size": draw(st.integers(1, 6)), "alpha": draw(st.sampled_from([1e-4, 1.0, 0.0]))}
+    fixed |= {"beta": draw(st.sampled_from([0.75, 1.0, -0.5, 0.0])), "k": draw(st.sampled_from([1.0, 2.0]))}
+    sizes = {
+        "n": draw(st.integers(0, 2)),
+        "c": draw(st.integers(0, 7)),
+        "space": draw(st.sampled_from([(), (3,), (2, 2)])),
+    }
+    return {"fixed": fixed, "sizes": sizes}
+
+
+def normalized(request: Any, x: Array) -> Array:
+    """Return what `local_response_norm` gives, by its definition."""
+    total, count = np.array(x), x.shape[1]
+    for channel in range(count):
+        first, end = channel - request.size // 2, channel + (request.size - 1) // 2 + 1
+        squares = (x[:, max(0, first) : min(count, end)] ** 2).sum(1)
+        total[:, channel] = x[:, channel] / (request.k + request.alpha * squares / request.size) ** request.beta
+    return total
+
+
+def _response_norm(request: Any, dense: dict[str, Array]) -> Expected:
+    return Expected({"out": normalized(request, dense["x"])}, 16, 4.0)
+
+
+def _response_norm_backward(request: Any, dense: dict[str, Array]) -> Expected:
+    x, found = dense["x"], np.zeros(dense["x"].shape)
+    for channel in range(x.shape[1]):
+        moved = x.astype(complex)
+        moved[:, channel] += 1j * STEP
+        found[:, channel] = (dense["dy"] * normalized(request, moved).imag / STEP).sum(1)
+    return Expected({"out": found}, 16, 64.0)
+
+
+def _drawn_dropout(draw: st.DrawFn) -> dict[str, Any]:
+    fixed = {
+        "p": draw(st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0])),
+        "seed": draw(st.sampled_from([0, 1, 2**64 - 1])),
+        "offset": draw(st.sampled_from([0, 1, 2**33 + 5])),
+    }
+    return {"fixed": fixed}
+
+
+def mask(request: Any, shape: tuple[int, ...]) -> Array:
+    """Return the mask of dropout, from the words that `rng` gives."""
+    bits = rng.Bits(
+        FakeArray.of(np.zeros(shape), "uint32"), source=rng.Source(seed=request.seed, offset=request.offset)
+    )
+    run_by(host_actor("rng"))(bits)
+    return bits.out.array / 2.0**32 >= request.p  # type: ignore[union-attr,no-any-return]
+
+
+def _dropout(request: Any, dense: dict[str, Array]) -> Expected:
+    values = dense["dy" if "dy" in dense else "x"]
+    kept = mask(request, values.shape)
+    return Expected({"out": kept * values / (1 - request.p or 1.0), "mask": kept}, 1, 20.0)
+
+
 # --- all --------------------------------------------------------------------------------------------------------------
 
+
+def _plain(_draw: st.DrawFn) -> dict[str, Any]:
+    return {}
+
+
 DRAWN: Final[dict[str, Callable[[st.DrawFn], dict[str, Any]]]] = {
-    name: lambda draw, name=name: _drawn_convolution(draw, name)  # type: ignore[misc]
-    for name in ("conv", "conv_transpose", "conv_input", "conv_weight")
+    **{
+        name: lambda draw, name=name: _drawn_convolution(draw, name)  # type: ignore[misc]
+        for name in ("conv", "conv_transpose", "conv_input", "conv_weight")
+    },
+    **dict.fromkeys(("pool", "pool_backward"), _drawn_pooling),
+    **dict.fromkeys(("softmax", "softmax_backward"), _drawn_softmax),
+    **dict.fromkeys(("activation", "activation_backward"), _plain),
+    **dict.fromkeys(("local_response_norm", "local_response_norm_backward"), _drawn_channels),
+    **dict.fromkeys(("dropout", "dropout_backward"), _drawn_dropout),
 }
 """What requests are drawn with, by name."""
 
@@ -224,4 +414,34 @@ EXPECTED: Final[dict[str, Callable[[Any, dict[str, Array]], Expected]]] = {
     "conv_transpose": _conv_input,
     "conv_input": _conv_input,
     "conv_weight": _conv_weight,
+    "pool": _pool,
+    "pool_backward": _pool_backward,
+    "softmax": _softmax,
+    "softmax_backward": _softmax_backward,
+    "activation": _activation,
+    "activation_backward": _activation_backward,
+    "local_response_norm": _response_norm,
+    "local_response_norm_backward": _response_norm_backward,
+    "dropout": _dropout,
+    "dropout_backward": _dropout,
 }
+
+
+def numbers(request: Any, name: str, drawn: Array) -> Array:
+    """Return numbers of an array that are possible beside those that the arrays before it have."""
+    array = getattr(request, name)
+    for given, _, other in request.arrays():
+        if (
+            name == "out" != given
+            and other is not None
+            and other.layout == array.layout
+            and other.number == array.number
+        ):
+            return np.array(array.array, np.float64)  # in place
+    if request.name == "pool_backward" and name == "y":
+        return _pooled(request, request.x.array.astype(np.float64))[0]
+    if request.name == "softmax_backward" and name == "y" and drawn.size:
+        powers = np.exp(drawn)
+        total = powers / powers.sum(request.dim, keepdims=True)
+        return np.asarray(np.log(total) if request.log else total)
+    return drawn

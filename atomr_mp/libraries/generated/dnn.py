@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, SupportsIndex
+from typing import TYPE_CHECKING, ClassVar, SupportsFloat, SupportsIndex
 
-from atomr_mp.libraries.base import LibraryReference, Number, factor, lengths, whole
+from atomr_mp.libraries.base import LibraryReference, Number, factor, lengths, real, whole
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.refs import Operand
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class DnnRequests(LibraryReference):
-    """Neural networks: convolutions, forward and backward.
+    """Neural networks: layers, forward and backward.
 
     Arrays are (batch, channels, *space) with any strides: `x.transpose(0, 3, 1, 2)` is an image whose channels come
     last. Half precision is computed in float32, and rounded once; float32 is computed as such, unless `allow_tf32`. A
-    sum of products is blended: out ← alpha·sum + beta·out.
+    result is blended with what its array held, by alpha and beta.
 
     `LibraryReference` says what all methods have in common.
     """
@@ -33,12 +33,12 @@ class DnnRequests(LibraryReference):
         out: Operand | None = None,
         *,
         activation: dnn.Kind = "identity",
+        alpha: Number = 1.0,
+        beta: Number = 0.0,
         stride: SupportsIndex | Sequence[SupportsIndex] = (1,),
         padding: SupportsIndex | Sequence[SupportsIndex] = (0,),
         dilation: SupportsIndex | Sequence[SupportsIndex] = (1,),
         groups: SupportsIndex = 1,
-        alpha: Number = 1.0,
-        beta: Number = 0.0,
         allow_tf32: bool = False,
         deadline_s: float | None = None,
     ) -> Reply:
@@ -50,13 +50,13 @@ class DnnRequests(LibraryReference):
             bias: Read; shape (k).
             out: Written, and read unless beta is 0; (n, k, *places of the window).
             activation: The activation that is applied last, see `activation`.
+            alpha: A factor; complex only for complex arrays.
+            beta: A factor; complex only for complex arrays.
             stride: How far the window moves: one number, or one for each dimension.
             padding: Zeros around the image: one number, one for each dimension, or two for each, before it and
                 behind it.
             dilation: The distance between the window's elements: one number, or one for each dimension.
             groups: Channels are divided into so many groups, each with a part of the weight.
-            alpha: A factor; complex only for complex arrays.
-            beta: A factor; complex only for complex arrays.
             allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
                 are any.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
@@ -68,12 +68,12 @@ class DnnRequests(LibraryReference):
                 bias=bias,
                 out=out,
                 activation=activation,
+                alpha=factor("alpha", alpha),
+                beta=factor("beta", beta),
                 stride=lengths("stride", stride),
                 padding=lengths("padding", padding),
                 dilation=lengths("dilation", dilation),
                 groups=whole("groups", groups),
-                alpha=factor("alpha", alpha),
-                beta=factor("beta", beta),
                 allow_tf32=allow_tf32,
             ),
             deadline_s,
@@ -88,12 +88,12 @@ class DnnRequests(LibraryReference):
         *,
         output_padding: SupportsIndex | Sequence[SupportsIndex] = (0,),
         activation: dnn.Kind = "identity",
+        alpha: Number = 1.0,
+        beta: Number = 0.0,
         stride: SupportsIndex | Sequence[SupportsIndex] = (1,),
         padding: SupportsIndex | Sequence[SupportsIndex] = (0,),
         dilation: SupportsIndex | Sequence[SupportsIndex] = (1,),
         groups: SupportsIndex = 1,
-        alpha: Number = 1.0,
-        beta: Number = 0.0,
         allow_tf32: bool = False,
         deadline_s: float | None = None,
     ) -> Reply:
@@ -108,13 +108,13 @@ class DnnRequests(LibraryReference):
             output_padding: How much longer the result is than the least: one number, or one for each dimension,
                 less than the stride.
             activation: The activation that is applied last, see `activation`.
+            alpha: A factor; complex only for complex arrays.
+            beta: A factor; complex only for complex arrays.
             stride: How far the window moves: one number, or one for each dimension.
             padding: Zeros around the image: one number, one for each dimension, or two for each, before it and
                 behind it.
             dilation: The distance between the window's elements: one number, or one for each dimension.
             groups: Channels are divided into so many groups, each with a part of the weight.
-            alpha: A factor; complex only for complex arrays.
-            beta: A factor; complex only for complex arrays.
             allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
                 are any.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
@@ -127,12 +127,12 @@ class DnnRequests(LibraryReference):
                 out=out,
                 output_padding=lengths("output_padding", output_padding),
                 activation=activation,
+                alpha=factor("alpha", alpha),
+                beta=factor("beta", beta),
                 stride=lengths("stride", stride),
                 padding=lengths("padding", padding),
                 dilation=lengths("dilation", dilation),
                 groups=whole("groups", groups),
-                alpha=factor("alpha", alpha),
-                beta=factor("beta", beta),
                 allow_tf32=allow_tf32,
             ),
             deadline_s,
@@ -145,12 +145,12 @@ class DnnRequests(LibraryReference):
         out: Operand | None = None,
         *,
         size: SupportsIndex | Sequence[SupportsIndex] | None = None,
+        alpha: Number = 1.0,
+        beta: Number = 0.0,
         stride: SupportsIndex | Sequence[SupportsIndex] = (1,),
         padding: SupportsIndex | Sequence[SupportsIndex] = (0,),
         dilation: SupportsIndex | Sequence[SupportsIndex] = (1,),
         groups: SupportsIndex = 1,
-        alpha: Number = 1.0,
-        beta: Number = 0.0,
         allow_tf32: bool = False,
         deadline_s: float | None = None,
     ) -> Reply:
@@ -162,13 +162,13 @@ class DnnRequests(LibraryReference):
             out: Written, and read unless beta is 0; (n, groups·cg, *size); by default the least size on which the
                 window has dy's places.
             size: The image's lengths behind its channels; if out is left out too, the least that fit.
+            alpha: A factor; complex only for complex arrays.
+            beta: A factor; complex only for complex arrays.
             stride: How far the window moves: one number, or one for each dimension.
             padding: Zeros around the image: one number, one for each dimension, or two for each, before it and
                 behind it.
             dilation: The distance between the window's elements: one number, or one for each dimension.
             groups: Channels are divided into so many groups, each with a part of the weight.
-            alpha: A factor; complex only for complex arrays.
-            beta: A factor; complex only for complex arrays.
             allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
                 are any.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
@@ -179,12 +179,12 @@ class DnnRequests(LibraryReference):
                 dy=dy,
                 out=out,
                 size=None if size is None else lengths("size", size),
+                alpha=factor("alpha", alpha),
+                beta=factor("beta", beta),
                 stride=lengths("stride", stride),
                 padding=lengths("padding", padding),
                 dilation=lengths("dilation", dilation),
                 groups=whole("groups", groups),
-                alpha=factor("alpha", alpha),
-                beta=factor("beta", beta),
                 allow_tf32=allow_tf32,
             ),
             deadline_s,
@@ -197,12 +197,12 @@ class DnnRequests(LibraryReference):
         out: Operand | None = None,
         *,
         size: SupportsIndex | Sequence[SupportsIndex] | None = None,
+        alpha: Number = 1.0,
+        beta: Number = 0.0,
         stride: SupportsIndex | Sequence[SupportsIndex] = (1,),
         padding: SupportsIndex | Sequence[SupportsIndex] = (0,),
         dilation: SupportsIndex | Sequence[SupportsIndex] = (1,),
         groups: SupportsIndex = 1,
-        alpha: Number = 1.0,
-        beta: Number = 0.0,
         allow_tf32: bool = False,
         deadline_s: float | None = None,
     ) -> Reply:
@@ -213,13 +213,13 @@ class DnnRequests(LibraryReference):
             dy: Read; shape (n, k, *places).
             out: Written, and read unless beta is 0; (k, c / groups, *size).
             size: The window's lengths; those of out if it is left out.
+            alpha: A factor; complex only for complex arrays.
+            beta: A factor; complex only for complex arrays.
             stride: How far the window moves: one number, or one for each dimension.
             padding: Zeros around the image: one number, one for each dimension, or two for each, before it and
                 behind it.
             dilation: The distance between the window's elements: one number, or one for each dimension.
             groups: Channels are divided into so many groups, each with a part of the weight.
-            alpha: A factor; complex only for complex arrays.
-            beta: A factor; complex only for complex arrays.
             allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
                 are any.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
@@ -230,13 +230,367 @@ class DnnRequests(LibraryReference):
                 dy=dy,
                 out=out,
                 size=None if size is None else lengths("size", size),
+                alpha=factor("alpha", alpha),
+                beta=factor("beta", beta),
                 stride=lengths("stride", stride),
                 padding=lengths("padding", padding),
                 dilation=lengths("dilation", dilation),
                 groups=whole("groups", groups),
+                allow_tf32=allow_tf32,
+            ),
+            deadline_s,
+        )
+
+    def pool(
+        self,
+        x: Operand,
+        out: Operand | None = None,
+        *,
+        alpha: Number = 1.0,
+        beta: Number = 0.0,
+        kernel_size: SupportsIndex | Sequence[SupportsIndex],
+        stride: SupportsIndex | Sequence[SupportsIndex] | None = None,
+        padding: SupportsIndex | Sequence[SupportsIndex] = (0,),
+        mode: dnn.Pooling = "max",
+        count_include_pad: bool = True,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute out ← alpha·(the maximum or average in each place of a window) + beta·out, in 1 to 3 dimensions.
+
+        Args:
+            x: Read; shape (n, c, *space).
+            out: Written, and read unless beta is 0; (n, c, *places of the window).
+            alpha: A factor; complex only for complex arrays.
+            beta: A factor; complex only for complex arrays.
+            kernel_size: The window's lengths: one number, or one for each dimension.
+            stride: How far the window moves: one number, or one for each dimension; by default its lengths.
+            padding: Padding around the image: one number, one for each dimension, or two for each, before it and
+                behind it.
+            mode: "max", or "avg" for the average.
+            count_include_pad: Whether an average divides by all elements of the window, padding too, not by those
+                of the image.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.WindowPool(
+                x=x,
+                out=out,
                 alpha=factor("alpha", alpha),
                 beta=factor("beta", beta),
-                allow_tf32=allow_tf32,
+                kernel_size=lengths("kernel_size", kernel_size),
+                stride=None if stride is None else lengths("stride", stride),
+                padding=lengths("padding", padding),
+                mode=mode,
+                count_include_pad=count_include_pad,
+            ),
+            deadline_s,
+        )
+
+    def pool_backward(
+        self,
+        x: Operand,
+        y: Operand,
+        dy: Operand,
+        out: Operand | None = None,
+        *,
+        alpha: Number = 1.0,
+        beta: Number = 0.0,
+        kernel_size: SupportsIndex | Sequence[SupportsIndex],
+        stride: SupportsIndex | Sequence[SupportsIndex] | None = None,
+        padding: SupportsIndex | Sequence[SupportsIndex] = (0,),
+        mode: dnn.Pooling = "max",
+        count_include_pad: bool = True,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute out ← alpha·gradient + beta·out, that of `pool` by x, from y, its result, and dy by that.
+
+        Of equal maxima, the first in the window has the gradient.
+
+        Args:
+            x: Read; shape (n, c, *space).
+            y: Read; (n, c, *places of the window).
+            dy: Read; (n, c, *places of the window).
+            out: Written, and read unless beta is 0; shape (n, c, *space).
+            alpha: A factor; complex only for complex arrays.
+            beta: A factor; complex only for complex arrays.
+            kernel_size: The window's lengths: one number, or one for each dimension.
+            stride: How far the window moves: one number, or one for each dimension; by default its lengths.
+            padding: Padding around the image: one number, one for each dimension, or two for each, before it and
+                behind it.
+            mode: "max", or "avg" for the average.
+            count_include_pad: Whether an average divides by all elements of the window, padding too, not by those
+                of the image.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.WindowPoolBackward(
+                x=x,
+                y=y,
+                dy=dy,
+                out=out,
+                alpha=factor("alpha", alpha),
+                beta=factor("beta", beta),
+                kernel_size=lengths("kernel_size", kernel_size),
+                stride=None if stride is None else lengths("stride", stride),
+                padding=lengths("padding", padding),
+                mode=mode,
+                count_include_pad=count_include_pad,
+            ),
+            deadline_s,
+        )
+
+    def softmax(
+        self,
+        x: Operand,
+        out: Operand | None = None,
+        *,
+        alpha: Number = 1.0,
+        beta: Number = 0.0,
+        dim: SupportsIndex | Sequence[SupportsIndex] = (-1,),
+        log: bool = False,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute out ← alpha·softmax(x) + beta·out, or its logarithm.
+
+        Args:
+            x: Read; shape (*dims).
+            out: Written, and read unless beta is 0; shape (*dims). May be x itself.
+            alpha: A factor; complex only for complex arrays.
+            beta: A factor; complex only for complex arrays.
+            dim: The dimensions that are normalised together: one, or several.
+            log: Whether the logarithm is taken, without loss of precision.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.Softmax(
+                x=x, out=out, alpha=factor("alpha", alpha), beta=factor("beta", beta), dim=lengths("dim", dim), log=log
+            ),
+            deadline_s,
+        )
+
+    def softmax_backward(
+        self,
+        y: Operand,
+        dy: Operand,
+        out: Operand | None = None,
+        *,
+        alpha: Number = 1.0,
+        beta: Number = 0.0,
+        dim: SupportsIndex | Sequence[SupportsIndex] = (-1,),
+        log: bool = False,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute out ← alpha·gradient + beta·out, that of softmax by x, from y, its result, and dy by that.
+
+        Args:
+            y: Read; shape (*dims).
+            dy: Read; shape (*dims).
+            out: Written, and read unless beta is 0; shape (*dims). May be y or dy itself.
+            alpha: A factor; complex only for complex arrays.
+            beta: A factor; complex only for complex arrays.
+            dim: The dimensions that are normalised together: one, or several.
+            log: Whether the logarithm is taken, without loss of precision.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.SoftmaxBackward(
+                y=y,
+                dy=dy,
+                out=out,
+                alpha=factor("alpha", alpha),
+                beta=factor("beta", beta),
+                dim=lengths("dim", dim),
+                log=log,
+            ),
+            deadline_s,
+        )
+
+    def activation(
+        self,
+        x: Operand,
+        out: Operand | None = None,
+        *,
+        alpha: Number = 1.0,
+        beta: Number = 0.0,
+        kind: dnn.Kind,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute out ← alpha·f(x) + beta·out.
+
+        Args:
+            x: Read; shape (*dims).
+            out: Written, and read unless beta is 0; shape (*dims). May be x itself.
+            alpha: A factor; complex only for complex arrays.
+            beta: A factor; complex only for complex arrays.
+            kind: The activation.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.Activation(x=x, out=out, alpha=factor("alpha", alpha), beta=factor("beta", beta), kind=kind), deadline_s
+        )
+
+    def activation_backward(
+        self,
+        x: Operand,
+        dy: Operand,
+        out: Operand | None = None,
+        *,
+        alpha: Number = 1.0,
+        beta: Number = 0.0,
+        kind: dnn.Kind,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute out ← alpha·dy·f'(x) + beta·out. The derivative of relu at 0 is 0.
+
+        Args:
+            x: Read; shape (*dims).
+            dy: Read; shape (*dims).
+            out: Written, and read unless beta is 0; shape (*dims). May be x or dy itself.
+            alpha: A factor; complex only for complex arrays.
+            beta: A factor; complex only for complex arrays.
+            kind: The activation.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.ActivationBackward(
+                x=x, dy=dy, out=out, alpha=factor("alpha", alpha), beta=factor("beta", beta), kind=kind
+            ),
+            deadline_s,
+        )
+
+    def local_response_norm(
+        self,
+        x: Operand,
+        out: Operand | None = None,
+        *,
+        size: SupportsIndex,
+        alpha: SupportsFloat = 0.0001,
+        beta: SupportsFloat = 0.75,
+        k: SupportsFloat = 1.0,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute x / (k + alpha·(the mean of the squares of neighbouring channels))^beta.
+
+        Args:
+            x: Read; shape (n, c, *space).
+            out: Written; shape (n, c, *space).
+            size: How many channels: from size // 2 before each to (size - 1) // 2 behind it, as far as there are
+                some.
+            alpha: The weight of the squares' mean, in which channels that are missing count as 0.
+            beta: The exponent.
+            k: The number that is added to the weighted mean.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.ResponseNorm(
+                x=x,
+                out=out,
+                size=whole("size", size),
+                alpha=real("alpha", alpha),
+                beta=real("beta", beta),
+                k=real("k", k),
+            ),
+            deadline_s,
+        )
+
+    def local_response_norm_backward(
+        self,
+        x: Operand,
+        dy: Operand,
+        out: Operand | None = None,
+        *,
+        size: SupportsIndex,
+        alpha: SupportsFloat = 0.0001,
+        beta: SupportsFloat = 0.75,
+        k: SupportsFloat = 1.0,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute the gradient of `local_response_norm` by x, from dy, that by its result.
+
+        Args:
+            x: Read; shape (n, c, *space).
+            dy: Read; shape (n, c, *space).
+            out: Written; shape (n, c, *space).
+            size: How many channels: from size // 2 before each to (size - 1) // 2 behind it, as far as there are
+                some.
+            alpha: The weight of the squares' mean, in which channels that are missing count as 0.
+            beta: The exponent.
+            k: The number that is added to the weighted mean.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.ResponseNormBackward(
+                x=x,
+                dy=dy,
+                out=out,
+                size=whole("size", size),
+                alpha=real("alpha", alpha),
+                beta=real("beta", beta),
+                k=real("k", k),
+            ),
+            deadline_s,
+        )
+
+    def dropout(
+        self,
+        x: Operand,
+        out: Operand | None = None,
+        mask: Operand | None = None,
+        *,
+        save_mask: bool = False,
+        p: SupportsFloat = 0.5,
+        seed: SupportsIndex,
+        offset: SupportsIndex = 0,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute x·mask / (1 - p). An element is kept if its word of random bits, divided by 2³², is not less than p.
+
+        Args:
+            x: Read; shape (*dims).
+            out: Written; shape (*dims). May be x itself.
+            mask: Written; shape (*dims). Given with save_mask. 1 for an element that is kept, 0 for another.
+            save_mask: Whether the mask is a result too.
+            p: The probability of an element to become 0; the others are divided by 1 - p.
+            seed: The seed of Philox 4x32-10, as of `rng`, from 0 to 2⁶⁴ - 1.
+            offset: The word of 32 bits that decides on the first element; the others' follow in row-major order.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.Dropout(
+                x=x,
+                out=out,
+                mask=mask,
+                save_mask=save_mask,
+                p=real("p", p),
+                seed=whole("seed", seed),
+                offset=whole("offset", offset),
+            ),
+            deadline_s,
+        )
+
+    def dropout_backward(
+        self,
+        dy: Operand,
+        out: Operand | None = None,
+        *,
+        p: SupportsFloat = 0.5,
+        seed: SupportsIndex,
+        offset: SupportsIndex = 0,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute dy·mask / (1 - p), the gradient of `dropout` by x; seed and offset give the same mask.
+
+        Args:
+            dy: Read; shape (*dims).
+            out: Written; shape (*dims). May be dy itself.
+            p: The probability of an element to become 0; the others are divided by 1 - p.
+            seed: The seed of Philox 4x32-10, as of `rng`, from 0 to 2⁶⁴ - 1.
+            offset: The word of 32 bits that decides on the first element; the others' follow in row-major order.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.DropoutBackward(
+                dy=dy, out=out, p=real("p", p), seed=whole("seed", seed), offset=whole("offset", offset)
             ),
             deadline_s,
         )

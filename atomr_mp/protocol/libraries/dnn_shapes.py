@@ -16,6 +16,10 @@ from atomr_mp.protocol.words import counted
 MOST_DIMENSIONS: Final = 3
 """Dimensions that a window may move along."""
 
+Dims = Annotated[tuple[int, ...], Meta(min_length=1)]
+"""Numbers of dimensions, counted from either end."""
+Probability = Annotated[float, Meta(ge=0, le=1)]
+Seed = Annotated[int, Meta(ge=0)]  # msgspec knows no larger bounds than those of 64 bits with a sign
 Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Window = Annotated[tuple[Size, ...], Meta(min_length=1, max_length=MOST_DIMENSIONS)]
 """A number for each dimension that a window moves along, or one for all."""
@@ -85,7 +89,7 @@ def taps(
         yield (..., *index), (..., *there), (..., *here)
 
 
-def sweeps_of(request: Any, window: Sequence[int]) -> list[Sweep]:
+def sweeps_of(request: Any, window: tuple[int, ...]) -> list[Sweep]:
     """Return the sweeps of a window of this shape along each dimension, from a request's stride, padding and dilation.
 
     Raises:
@@ -98,7 +102,7 @@ def sweeps_of(request: Any, window: Sequence[int]) -> list[Sweep]:
         )
     if 0 in window:
         raise errors.InvalidRequest(f"{request.name}: the window has the shape {tuple(window)}, and no element")
-    stride = spread("stride", request.stride, count)
+    stride = spread("stride", request.stride or window, count)
     dilation = spread("dilation", getattr(request, "dilation", (1,)), count)
     sides: tuple[int, ...] = request.padding
     if len(sides) != 2 * count:
@@ -120,7 +124,7 @@ def spread(name: str, values: tuple[int, ...], count: int, more: str = "") -> tu
     return values if len(values) == count else values * count
 
 
-def placed(request: Any, space: Sequence[int], window: Sequence[int]) -> tuple[int, ...]:
+def placed(request: Any, space: Sequence[int], window: tuple[int, ...]) -> tuple[int, ...]:
     """Return how many places a window has along each dimension of an image.
 
     Raises:
@@ -193,7 +197,7 @@ def _told(request: Any) -> tuple[int, ...] | None:
     return None if out is None else tuple(out.shape[2:])
 
 
-def _least(request: Any, places: Sequence[int], window: Sequence[int]) -> list[int]:
+def _least(request: Any, places: Sequence[int], window: tuple[int, ...]) -> list[int]:
     if len(places) != len(window):
         raise errors.InvalidRequest(
             f"{request.name}: the window's places have {counted(len(places), 'dimension')} and the window "
@@ -236,3 +240,48 @@ def may_be_tf32(request: Any, _sizes: Sizes) -> bool:
 def products(sizes: Sizes, *names: str) -> int:
     """Return the product of some sizes, of a star's all lengths."""
     return math.prod(math.prod(each) if isinstance(each, tuple) else each for each in map(sizes.__getitem__, names))
+
+
+# --- pooling ----------------------------------------------------------------------------------------------------------
+
+
+def pooling(request: Any) -> list[Sweep]:
+    """Return the sweeps of a pooling window along each dimension of x."""
+    return sweeps_of(request, spread("kernel_size", request.kernel_size, request.x.ndim - 2))
+
+
+def as_pooled(request: Any, sizes: Sizes) -> tuple[int, ...]:
+    """(n, c, *places of the window)."""
+    space = sizes["space"]
+    return (sizes["n"], sizes["c"], *placed(request, space, spread("kernel_size", request.kernel_size, len(space))))
+
+
+def meets_image(request: Any, sizes: Sizes) -> bool:
+    """The window must meet the image everywhere: padding is less than it, also that of both sides together by one."""
+    sides = ((sweep.size, sweep.before, sweep.behind) for sweep in pooling(request))
+    fits = (max(before, behind) < size >= before + behind for size, before, behind in sides)
+    return 0 not in sizes["space"] and all(fits)
+
+
+# --- element by element -----------------------------------------------------------------------------------------------
+
+
+def has_dims(request: Any, sizes: Sizes) -> bool:
+    """The numbers in dim must be those of different dimensions of the arrays."""
+    ndim, dim = len(sizes["dims"]), request.dim
+    return all(-ndim <= each < ndim for each in dim) and len({each % ndim for each in dim}) == len(dim)
+
+
+def mask_dtype(_request: Any) -> str:
+    """Return the element type of masks."""
+    return "uint8"
+
+
+def saves_mask(request: Any) -> bool:
+    """With save_mask."""
+    return bool(request.save_mask)
+
+
+def has_seed(request: Any, _sizes: Sizes) -> bool:
+    """The seed must be less than 2^64."""
+    return bool(request.seed < 2**64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from tests.support import Ledger, wait_generation
 from tests.tolerances import assert_close
 
 
@@ -50,6 +53,20 @@ def test_a_convolution_and_its_gradients(device: atomr_mp.Device, dnn: Any) -> N
     assert_close(by_x.numpy(), np.einsum("nkhw,kc->nchw", found.numpy(), weight[:, :, 0, 0]), "float32", 4, 4)
     by_weight = dnn.conv2d_weight(image, found, size=(1, 1)).result()
     assert_close(by_weight.numpy()[:, :, 0, 0], np.einsum("nkhw,nhwc->kc", found.numpy(), x), "float32", 60, 4)
+
+
+def test_a_mask_is_the_same_in_the_next_incarnation(ledger: Ledger, backend: str) -> None:
+    """Forward before the worker is killed, and backward after that."""
+    if backend == "cuda":
+        pytest.skip("has no engines on CUDA yet")
+    with ledger.start(max_restarts=1000, backoff_initial_s=0.0) as pool:
+        device, ones = pool.device(), np.ones((30, 40), np.float32)
+        kept = device.dnn.dropout(device.put(ones), p=0.25, seed=9, offset=4).result().numpy()
+        os.kill(wait_generation(pool, 1).pid, signal.SIGKILL)
+        wait_generation(pool, 2)
+        again = device.dnn.dropout_backward(device.put(ones), p=0.25, seed=9, offset=4).result().numpy()
+        np.testing.assert_array_equal(again, kept)
+        assert 0 < np.count_nonzero(kept) < kept.size
 
 
 def test_layers_are_steps_of_a_program(device: atomr_mp.Device, dnn: Any) -> None:

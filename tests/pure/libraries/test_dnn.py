@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.libraries.dnn import Reference
 from atomr_mp.protocol.libraries.dnn_shapes import Sweep
+from tests.cases.dnn_cases import ACTIVATIONS
 from tests.direct import DirectDevice, host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
 from tests.in_turn import in_turn
@@ -110,6 +113,39 @@ def test_an_unknown_option_is_told() -> None:
         DNN.conv2d(X, W, strides=2)
 
 
+P = of(2, 3, 7, 8)
+
+
+@in_turn(
+    "message, call",
+    [
+        ("x has 4 dimensions; here it must have 3", lambda: DNN.max_pool1d(P, 2)),
+        ("kernel_size has 3 numbers; for 2 dimensions it may have 1 or 2", lambda: DNN.max_pool2d(P, (2, 2, 2))),
+        ("spans 9 elements of dimension 0, where the image has 7", lambda: DNN.max_pool2d(P, 9)),
+        ("must meet the image everywhere", lambda: DNN.avg_pool2d(P, 2, padding=2)),
+        ("must meet the image everywhere", lambda: DNN.avg_pool2d(P, 3, padding=(2, 2, 0, 0))),
+        ("must meet the image everywhere", lambda: DNN.avg_pool1d(of(1, 1, 0), 2, padding=1)),
+        ("dy has the shape", lambda: DNN.pool_backward(P, of(2, 3, 3, 4), of(2, 3, 3, 3), kernel_size=2)),
+        ("mode is 'min'; it must be one of max, avg", lambda: DNN.pool(P, kernel_size=2, mode="min")),
+        ("must be those of different dimensions", lambda: DNN.softmax(P, dim=4)),
+        ("must be those of different dimensions", lambda: DNN.softmax(P, dim=(1, -3))),
+        (r"dim is \(\)", lambda: DNN.softmax(P, dim=())),
+        ("approximate is 'tan'.*did you mean tanh", lambda: DNN.gelu(P, approximate="tan")),
+        ("size is 0", lambda: DNN.local_response_norm(P, size=0)),
+        ("p is 1.5", lambda: DNN.dropout(P, p=1.5, seed=1)),
+        ("seed must be less than 2", lambda: DNN.dropout(P, seed=2**64)),
+        (
+            "mask must be left out: it is given with",
+            lambda: DNN.dropout(P, None, of(2, dtype="uint8"), seed=1),
+        ),
+    ],
+)
+def test_what_other_layers_cannot_do_says_so(message: str, call: Any) -> None:
+    """Windows beyond the image, above all."""
+    with pytest.raises(errors.InvalidRequest, match=message):
+        call()
+
+
 # --- windows ----------------------------------------------------------------------------------------------------------
 
 SMALL: Final = st.integers(0, 4)
@@ -184,3 +220,129 @@ def test_float32_is_not_rounded_to_less() -> None:
     """A factor with 24 significant bits is seen whole."""
     x, weight = FakeArray.of([[[1 + 2.0**-23]]], "float32"), FakeArray.of([[[1.0]]], "float32")
     assert done(DNN.conv1d(x, weight)).item() == 1 + 2.0**-23
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+def derivative(forward: Callable[[FakeArray], Any], x: FakeArray, step: Any) -> Any:
+    """Return the derivative of a function along a step, by central differences of the fourth order."""
+    h = 2.0**-12
+
+    def at(much: float) -> Any:
+        return forward(FakeArray.of(x.array + much * h * step, "float64"))
+
+    return (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * h)
+
+
+def assert_is_gradient(
+    forward: Callable[[FakeArray], Any], backward: Callable[[FakeArray, FakeArray], Any], x: FakeArray
+) -> None:
+    """Check that ⟨dy, J·v⟩ is ⟨dx, v⟩ for a drawn v.
+
+    Args:
+        forward: Returns y for x.
+        backward: Returns dx for y and dy.
+        x: Where; nothing is steep there.
+    """
+    y = FakeArray.of(forward(x), "float64")
+    dy, step = of(*y.shape, seed=7), of(*x.shape, seed=8).array
+    expected = np.vdot(dy.array, derivative(forward, x, step))
+    found = np.vdot(backward(y, dy), step)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@in_turn("kind", ACTIVATIONS)
+def test_an_activation_s_derivative_is_that_of_the_activation(kind: Any) -> None:
+    """Of each of the nine, by differences."""
+    assert_is_gradient(
+        lambda x: done(DNN.activation(x, kind=kind)),
+        lambda _y, dy: done(DNN.activation_backward(P, dy, kind=kind)),
+        P,
+    )
+
+
+@in_turn("dim, log", itertools.product((-1, 1, (0, 2)), (False, True)))
+def test_softmax_s_gradient_is_that_of_softmax(dim: Any, log: bool) -> None:  # noqa: FBT001 - a case
+    """And of its logarithm, by differences."""
+    assert_is_gradient(
+        lambda x: done(DNN.softmax(x, dim=dim, log=log)),
+        lambda y, dy: done(DNN.softmax_backward(y, dy, dim=dim, log=log)),
+        P,
+    )
+
+
+@in_turn("mode, padding", itertools.product(("max", "avg"), (0, (1, 0, 2, 1))))
+def test_pooling_s_gradient_is_that_of_pooling(mode: Any, padding: Any) -> None:
+    """Also where windows overlap, by differences."""
+    options = {"mode": mode, "kernel_size": 3, "stride": 2, "padding": padding, "count_include_pad": False}
+    assert_is_gradient(
+        lambda x: done(DNN.pool(x, **options)), lambda y, dy: done(DNN.pool_backward(P, y, dy, **options)), P
+    )
+
+
+@in_turn("size", (1, 2, 3, 4, 9))
+def test_normalising_by_neighbours_has_its_gradient(size: int) -> None:
+    """With even sizes, and sizes beyond the channels, by differences."""
+    options = {"size": size, "alpha": 2.0, "beta": 0.75, "k": 1.5}
+    assert_is_gradient(
+        lambda x: done(DNN.local_response_norm(x, **options)),
+        lambda _y, dy: done(DNN.local_response_norm_backward(P, dy, **options)),
+        P,
+    )
+
+
+def test_an_even_size_has_one_neighbour_more_before_a_channel() -> None:
+    """As torch has it; cuDNN has it behind."""
+    x = FakeArray.of([[1.0, 10.0, 100.0]], "float64")
+    found = done(DNN.local_response_norm(x, size=2, alpha=2.0, beta=1.0, k=0.0))
+    assert_close(found[0], [1 / 1, 10 / 101, 100 / 10100], "float64")
+
+
+def test_of_equal_maxima_the_first_has_the_gradient() -> None:
+    """In row-major order; a NaN is the maximum."""
+    x = FakeArray.of([[[3.0, 3.0, 1.0, np.nan, 5.0, np.nan]]], "float32")
+    y = FakeArray.of(done(DNN.max_pool1d(x, 3)), "float32")
+    np.testing.assert_array_equal(y.array, [[[3.0, np.nan]]])
+    dx = done(DNN.pool_backward(x, y, FakeArray.of([[[1.0, 2.0]]], "float32"), kernel_size=3))
+    np.testing.assert_array_equal(dx, [[[1.0, 0, 0, 2.0, 0, 0]]])
+
+
+def test_large_numbers_have_a_softmax_and_a_sigmoid() -> None:
+    """Nothing overflows on the way, and the logarithm is exact where softmax is 0."""
+    x = FakeArray.of([[-1000.0, 0.0, 1000.0]], "float32")
+    np.testing.assert_array_equal(done(DNN.softmax(x)), [[0, 0, 1]])
+    np.testing.assert_array_equal(done(DNN.log_softmax(x)), [[-2000, -1000, 0]])
+    np.testing.assert_array_equal(done(DNN.sigmoid(x)), [[0, 0.5, 1]])
+    np.testing.assert_array_equal(done(DNN.silu(x)), [[0, 0, 1000]])
+    np.testing.assert_array_equal(done(DNN.elu(x)), [[-1, 0, 1000]])
+    assert_close(done(DNN.softplus(x)), [[0, np.log(2), 1000]], "float32")
+
+
+# --- dropout ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_seed_has_one_mask() -> None:
+    """Forward, backward, of any type and strides, and in parts, whose offsets say where they begin."""
+    options = {"p": 0.3, "seed": 2**63 + 5}
+    out, mask = done(DNN.dropout(FakeArray.of(np.ones((6, 50)), "float16"), offset=7, save_mask=True, **options))
+    np.testing.assert_array_equal(mask, out != 0)
+    turned = FakeArray.of(np.ones((50, 6)), "float64").transpose()
+    np.testing.assert_array_equal(done(DNN.dropout_backward(turned, offset=7, **options)) != 0, mask)
+    rest = done(DNN.dropout(FakeArray.of(np.ones(200), "float32"), offset=107, **options))
+    np.testing.assert_array_equal(rest != 0, mask.reshape(-1)[100:])
+
+
+@in_turn("p", (0.1, 0.5, 0.9))
+def test_elements_are_dropped_with_their_probability(p: float) -> None:
+    """By the binomial law: a right one fails once in 10,000 seeds; this seed is fixed."""
+    count = 2**20
+    found = np.count_nonzero(done(DNN.dropout(FakeArray.of(np.ones(count), "float32"), p=p, seed=3)) == 0)
+    assert scipy.stats.binomtest(found, count, p).pvalue > 1e-4
+
+
+def test_the_ends_of_the_probabilities_keep_all_and_nothing() -> None:
+    """Nothing is divided by 0, and infinities that are dropped are 0."""
+    x = FakeArray.of([1.0, np.inf, np.nan], "float32")
+    np.testing.assert_array_equal(done(DNN.dropout(x, p=0.0, seed=1)), x.array)
+    np.testing.assert_array_equal(done(DNN.dropout(x, p=1.0, seed=1)), [0, 0, 0])

@@ -1,4 +1,4 @@
-"""Activations in NumPy."""
+"""Activations in NumPy, and their derivatives."""
 
 from __future__ import annotations
 
@@ -16,23 +16,52 @@ _INNER: Final = math.sqrt(2 / math.pi)
 _CUBIC: Final = 0.044715
 
 
-def _sigmoid(x: Array) -> Any:
+def sigmoid(x: Array) -> Any:
+    """Return 1 / (1 + exp(-x)), of any x."""
     return 0.5 + 0.5 * np.tanh(0.5 * x)
 
 
-def _gelu_tanh(x: Array) -> Any:
-    return 0.5 * x * (1 + np.tanh(_INNER * (x + _CUBIC * x**3)))
+def _normal(x: Array) -> Any:
+    return 0.5 + 0.5 * erf(x * math.sqrt(0.5))
+
+
+def _bent(x: Array) -> Any:
+    """Return the tanh of gelu's approximation."""
+    return np.tanh(_INNER * (x + _CUBIC * x**3))
+
+
+def _by_gelu_tanh(x: Array) -> Any:
+    bent = _bent(x)
+    return 0.5 * (1 + bent) + 0.5 * _INNER * x * (1 - bent**2) * (1 + 3 * _CUBIC * x**2)
+
+
+def _by_silu(x: Array) -> Any:
+    s = sigmoid(x)
+    return s * (1 + x * (1 - s))
 
 
 ACTIVATIONS: Final[dict[str, Callable[[Array], Any]]] = {
     "identity": lambda x: x,
     "relu": lambda x: np.maximum(x, 0),
-    "sigmoid": _sigmoid,
+    "sigmoid": sigmoid,
     "tanh": np.tanh,
-    "gelu": lambda x: 0.5 * x * (1 + erf(x * math.sqrt(0.5))),
-    "gelu_tanh": _gelu_tanh,
-    "silu": lambda x: x * _sigmoid(x),
+    "gelu": lambda x: x * _normal(x),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + _bent(x)),
+    "silu": lambda x: x * sigmoid(x),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     "softplus": lambda x: np.logaddexp(x, x.dtype.type(0)),
 }
 """Functions of each element, in the type of the array."""
+
+DERIVATIVES: Final[dict[str, Callable[[Array], Any]]] = {
+    "identity": np.ones_like,
+    "relu": lambda x: np.where(np.isnan(x), x, x > 0),
+    "sigmoid": lambda x: sigmoid(x) * sigmoid(-x),
+    "tanh": lambda x: 1 - np.tanh(x) ** 2,
+    "gelu": lambda x: _normal(x) + x * np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi),
+    "gelu_tanh": _by_gelu_tanh,
+    "silu": _by_silu,
+    "elu": lambda x: np.where(x > 0, x.dtype.type(1), np.exp(np.minimum(x, 0))),
+    "softplus": sigmoid,
+}
+"""Their derivatives."""

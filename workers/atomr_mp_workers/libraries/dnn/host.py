@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from atomr_mp_workers.libraries.dnn.convolutions import Convolutions
+from atomr_mp_workers.libraries.dnn.pointwise import Pointwise
+from atomr_mp_workers.libraries.dnn.pooling import Windows
 
 
-class HostDnn(Convolutions):
+class HostDnn(Convolutions, Windows, Pointwise):
     """All requests of neural networks on NumPy's arrays; infinities and NaNs are results, and no warnings."""
 
 

@@ -1,0 +1,99 @@
+"""Pooling, and normalisation by neighbouring channels, on the host backend: as convolutions, one view at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atomr_mp.protocol.libraries import dnn
+from atomr_mp.protocol.libraries.dnn_shapes import Sweep, pooling, taps
+from atomr_mp_workers.libraries.base import Library, array
+from atomr_mp_workers.libraries.dnn.numbers import blend, wide
+
+Array = npt.NDArray[Any]
+
+
+class Windows(Library):
+    """Requests with a window in which nothing is multiplied by weights."""
+
+    @np.errstate(all="ignore")
+    def pool(self, request: dnn.WindowPool) -> None:
+        """Compute the maximum or average in each place of a window."""
+        x, out = wide(request.x), array(request.out)
+        out[...] = blend(request, lambda: _pooled(request, x, out.shape))
+
+    @np.errstate(all="ignore")
+    def pool_backward(self, request: dnn.WindowPoolBackward) -> None:
+        """Compute the gradient of pooling."""
+        array(request.out)[...] = blend(request, lambda: _by_pooled(request))
+
+    @np.errstate(all="ignore")
+    def local_response_norm(self, request: dnn.ResponseNorm) -> None:
+        """Divide by a power of the weighted mean of the squares of neighbouring channels."""
+        x = wide(request.x)
+        array(request.out)[...] = x * _scale(request, x) ** -request.beta
+
+    @np.errstate(all="ignore")
+    def local_response_norm_backward(self, request: dnn.ResponseNormBackward) -> None:
+        """Compute the gradient of that."""
+        x, dy = wide(request.x), wide(request.dy)
+        scale, channels = _scale(request, x), x.shape[1]
+        total, shares = dy * scale**-request.beta, dy * x * scale ** (-request.beta - 1)
+        share = np.zeros_like(x)
+        for _, there, here in _neighbours(request.size).taps(channels, channels):
+            share[:, here] += shares[:, there]
+        array(request.out)[...] = total - 2 * request.alpha * request.beta / request.size * x * share
+
+
+def _pooled(request: dnn.WindowPool, x: Array, shape: tuple[int, ...]) -> Array:
+    maximal, sweeps = request.mode == "max", pooling(request)
+    found = np.full(shape, -math.inf if maximal else 0, x.dtype)
+    for _, there, here in taps(sweeps, x.shape[2:], shape[2:]):
+        part = found[there]
+        (np.maximum if maximal else np.add)(part, x[here], out=part)
+    return found if maximal else found / _counts(request, sweeps, x, shape)
+
+
+def _by_pooled(request: dnn.WindowPoolBackward) -> Array:
+    x, y, dy, sweeps = wide(request.x), wide(request.y), wide(request.dy), pooling(request)
+    found, left = np.zeros_like(x), np.ones(y.shape, bool)
+    maximal = request.mode == "max"
+    shares = dy if maximal else dy / _counts(request, sweeps, x, y.shape)
+    for _, there, here in taps(sweeps, x.shape[2:], y.shape[2:]):
+        if not maximal:
+            found[here] += shares[there]
+            continue
+        image, maxima, free = x[here], y[there], left[there]
+        first = free & ((image == maxima) | (np.isnan(image) & np.isnan(maxima)))
+        found[here] += np.where(first, shares[there], 0)
+        free &= ~first
+    return found
+
+
+def _counts(request: Any, sweeps: list[Sweep], x: Array, shape: tuple[int, ...]) -> Any:
+    """Return how many elements an average divides by in each place."""
+    if request.count_include_pad:
+        return x.dtype.type(math.prod(sweep.size for sweep in sweeps))
+    found = np.zeros(shape[2:], x.dtype)
+    for _, there, _ in taps(sweeps, x.shape[2:], shape[2:]):
+        found[there] += 1
+    return found
+
+
+def _neighbours(size: int) -> Sweep:
+    """Return the sweep of a window over channels, one place for each."""
+    return Sweep(size, 1, 1, size // 2, (size - 1) // 2)
+
+
+def _scale(request: Any, x: Array) -> Array:
+    """Return k plus the weighted mean of the squares of neighbouring channels."""
+    squares, channels = x * x, x.shape[1]
+    found = np.zeros_like(x)
+    for _, there, here in _neighbours(request.size).taps(channels, channels):
+        found[:, there] += squares[:, here]
+    found *= request.alpha / request.size
+    found += request.k
+    return found
