@@ -436,14 +436,15 @@ class NumericalError(RequestError):
 
 @dataclass(eq=False)
 class CompilationFailed(RequestError):
-    """Source code was not compiled or linked: it is wrong, or the compiler crashed over it, or took too long.
+    """Source code was not compiled or linked: it is wrong, or the compiler crashed over it, or needs too much time.
 
     Holds: the worker, and all other requests: the compiler has a process of its own for each source.
     Do: correct what `log` names. Without it, make the source simpler; the message says how the compiler ended.
 
     Args:
         signal: The signal that ended the compiler's process ("SIGSEGV"); empty if none did.
-        log: The compiler's messages as "name(line): error: text", without lines of the source.
+        log: The compiler's messages as "name(line): error: text", errors before warnings if not all have room. Below
+            them are the lines of the caller's own source and headers.
     """
 
     code: ClassVar[str] = "compilation_failed"

@@ -54,11 +54,11 @@ class DeviceKernels(LibraryReference):
         Args:
             source: The source.
             names: Name expressions of kernels, such as "scale<float>": each instantiates a template. Kernels that are
-                declared `extern "C"` need none.
+                declared `extern "C"` need none. Several may name one kernel.
             options: Options of NVRTC, such as "--use_fast_math"; none that names a file.
             headers: Texts that the source includes, by name. Files of the worker's machine cannot be included, but the
                 CUDA toolkit's headers.
-            arch: The architecture, such as "sm_90a"; None for the device's own.
+            arch: The architecture, such as "sm_90a"; None for the device's own, or "sm_80" without a GPU.
             link: Codes whose device functions the source calls, as for `load`: it is linked with these.
             deadline_s: See `Pool.call`; it bounds the compilation too.
 
@@ -99,7 +99,7 @@ class DeviceKernels(LibraryReference):
                 call each other's functions were compiled as relocatable (-rdc=true).
             kind: Its form; None tells it by its first bytes, as for each of several.
             options: Options of nvJitLink, for code that is linked.
-            arch: The architecture; None for the device's own.
+            arch: The architecture; None for the device's own, or "sm_80" without a GPU.
             deadline_s: See `Pool.call`.
 
         Raises:

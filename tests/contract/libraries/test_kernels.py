@@ -578,3 +578,19 @@ def test_with_kernels_off_nobody_has_any(ledger: Ledger, backend: str) -> None:
         assert pool.status().kernels == "off"
         arrays = np.ones(4, np.float32), np.ones(4, np.float32)
         assert np.asarray(pool.call("Kerneled.add_here", *arrays).result(DEADLINE_S)).tolist() == [4.0] * 4
+
+
+def test_one_kernel_may_have_several_names(device: atomr_mp.Device) -> None:
+    """All of them are there, and after the worker's end too."""
+    source = "template <class T> __global__ void g(T* x) { *x = 1; }\ntypedef int I; template __global__ void g(I*);"
+    names = ["g<I>", "g<int>", "&g< int >"]
+    module = device.kernels.compile(source, names=names).result(DEADLINE_S)
+    assert [each in module for each in names] == [True] * 3
+    assert len({module[each].name for each in names}) == 1
+    assert [module[each].title for each in names] == names
+
+
+def test_an_unknown_name_is_told_as_one_of_names(device: atomr_mp.Device) -> None:
+    """The compiler's message has a file's name that nobody knows."""
+    with pytest.raises(errors.CompilationFailed, match="`names` has 'nothere < int >', which is no kernel's"):
+        device.kernels.compile(EMPTY, names=["k", "nothere<int>"]).result(DEADLINE_S)
