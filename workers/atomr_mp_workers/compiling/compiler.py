@@ -198,9 +198,10 @@ class Compiler:
         ran, stopped = work.stage is WorkStage.RUNNING and work.process is not None, self._leave(waiter)
         if not ran:
             return errors.DeadlineExceeded("the deadline passed while other sources were compiled; this one was not")
+        how = "stopped" if stopped else "at work"
         return errors.DeadlineExceeded(
-            f"the deadline passed while this source was compiled: the compiler was "
-            f"{'stopped' if stopped else 'at work'} after {now_s - work.started_s:.1f} s; make the source simpler, or allow more time (`deadline_s`)"
+            f"the deadline passed while this source was compiled: the compiler was {how} after "
+            f"{now_s - work.started_s:.1f} s; make the source simpler, or allow more time (`deadline_s`)"
         )
 
     def _unwanted(self, waiter: Waiter, future: Future[Compilation]) -> None:

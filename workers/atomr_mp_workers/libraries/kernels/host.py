@@ -9,6 +9,7 @@ import numpy as np
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.exceptions import describe, full_name_of, traceback_of
 from atomr_mp.protocol.libraries import kernels
 from atomr_mp_workers import host_kernels
 from atomr_mp_workers.compiling.toolkits import MAJORS
@@ -78,8 +79,18 @@ class HostKernels(KernelLibrary):
     ) -> None:
         function = host_kernels.find(*_names(module, image))
         assert function is not None
-        with globals_in_place(module, _variables(module)):
-            function(*arguments, grid=request.grid, block=request.block)
+        try:
+            with globals_in_place(module, _variables(module)):
+                function(*arguments, grid=request.grid, block=request.block)
+        except (errors.AtomrError, MemoryError):
+            raise
+        except Exception as error:
+            hint = ": `out` or `inout` names what a kernel writes" if "read-only" in str(error)[:1000] else ""
+            raise errors.ActorFailed(
+                f"the function that stands for the kernel {request.kernel.title:.200} raised {describe(error)}{hint}",
+                exception=full_name_of(error),
+                traceback_text=traceback_of(error),
+            ) from error
 
 
 def _variables(module: LoadedModule) -> list[Any]:

@@ -101,7 +101,14 @@ def found(kernel: KernelOf) -> tuple[LoadedModule, KernelImage]:
     Raises:
         InvalidRequest: It is another module, or the kernel is not in it as the request says.
     """
-    module = given(kernel.module).attached
+    naming = given(kernel.module)
+    module = naming.attached
+    if not isinstance(module, LoadedModule) and naming.block.foreign:
+        raise errors.GpuRefWrongDevice(
+            f"the kernel {kernel.title:.200} is of device {naming.block.device}, and is launched on another: compile "
+            "or load it there too",
+            device=naming.block.device,
+        )
     if not isinstance(module, LoadedModule):
         raise errors.InvalidRequest(
             "a kernel names no loaded module: make it with device.kernels.compile or device.kernels.load"
