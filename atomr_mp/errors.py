@@ -74,6 +74,10 @@ __all__ = [
 ]
 
 
+MAX_INVALID_CHARS: Final = 2000
+"""Longest message of an `InvalidRequest`."""
+
+
 @dataclass(eq=False)
 class AtomrError(Exception):
     """Base class of every error of this package.
@@ -125,10 +129,17 @@ class InvalidRequest(RequestError):
     """The request itself is wrong: unknown actor or method, argument of a wrong type, shape or size.
 
     Holds: nothing ran; the worker and all other requests are unharmed.
-    Do: correct the call; the message names the argument.
+    Do: correct the call; the message names the argument. Of a message of more than 2,000 characters it has both ends.
     """
 
     code: ClassVar[str] = "invalid_request"
+
+    def __post_init__(self) -> None:
+        left_out = len(self.message) - MAX_INVALID_CHARS
+        if left_out > 0:  # it quotes what the caller has given, of any length
+            half = MAX_INVALID_CHARS // 2 - 40
+            self.message = f"{self.message[:half]} [... {left_out + 80} characters ...] {self.message[-half:]}"
+        super().__post_init__()
 
 
 class WrongArgument(InvalidRequest, TypeError):

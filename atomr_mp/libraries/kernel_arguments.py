@@ -13,7 +13,7 @@ from atomr_mp.libraries.tensor_maps import TensorMap
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.libraries.kernels import ADDRESS, OPAQUE, POINTER_BYTES, TENSOR_MAP, KernelOf, check_argument
 from atomr_mp.protocol.libraries.tensor_maps import TensorMapOf
-from atomr_mp.protocol.words import counted
+from atomr_mp.protocol.words import counted, shown
 
 
 class Packed(NamedTuple):
@@ -155,14 +155,14 @@ def _packed(name: str, at: int, value: Any, size: int) -> tuple[str, bytes]:
         try:
             return kind, struct.pack(form, value)
         except OverflowError as error:
-            raise errors.InvalidRequest(f"argument {at} of {name} is {value!r}, too large for a {kind}") from error
+            raise errors.InvalidRequest(f"argument {at} of {name} is {shown(value)}, too large for a {kind}") from error
     if isinstance(value, complex) and size in _COMPLEX:
         kind, form = _COMPLEX[size]
         return kind, struct.pack(form, value.real, value.imag)
     if isinstance(value, float | complex):
         raise errors.InvalidRequest(
-            f"argument {at} of {name} is {value!r}, and its parameter has {counted(size, 'byte')}, as no number of "
-            "this kind has: give a NumPy number, or bytes"
+            f"argument {at} of {name} is {shown(value)}, and its parameter has {counted(size, 'byte')}, as no number "
+            "of this kind has: give a NumPy number, or bytes"
         )
     raise errors.InvalidRequest(
         f"argument {at} of {name} is of type {type(value).__name__}; a kernel takes refs, numbers, bytes and "
@@ -174,8 +174,8 @@ def _whole(name: str, at: int, value: int, size: int) -> tuple[str, bytes]:
     """Return a whole number as an integer of a size: an unsigned one if it is too large for a signed one."""
     if size not in _WHOLE:
         raise errors.InvalidRequest(
-            f"argument {at} of {name} is {value!r}, and its parameter has {counted(size, 'byte')}, as no whole number "
-            "has: give bytes"
+            f"argument {at} of {name} is {shown(value)}, and its parameter has {counted(size, 'byte')}, as no whole "
+            "number has: give bytes"
         )
     signed = value < 2 ** (8 * size - 1)
     try:

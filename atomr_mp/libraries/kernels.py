@@ -25,7 +25,7 @@ from atomr_mp.libraries.tensor_maps import TensorMap
 from atomr_mp.protocol.libraries import kernels, tensor_maps
 from atomr_mp.protocol.libraries.kernels import KernelOf
 from atomr_mp.protocol.refs import Operand
-from atomr_mp.protocol.words import counted
+from atomr_mp.protocol.words import counted, shown
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
@@ -366,7 +366,7 @@ def _three(name: str, value: Any) -> tuple[int, int, int]:
     """
     given = wholes(name, value) if isinstance(value, list | tuple) else (whole(name, value),)
     if not 1 <= len(given) <= 3 or min(given) < 1:
-        raise errors.InvalidRequest(f"{name} is {value!r}; it must be one to three lengths of at least 1")
+        raise errors.InvalidRequest(f"{name} is {shown(value)}; it must be one to three lengths of at least 1")
     x, y, z = (*given, 1, 1)[:3]
     return x, y, z
 
