@@ -74,6 +74,10 @@ __all__ = [
 ]
 
 
+MAX_INVALID_CHARS: Final = 2000
+"""Longest message of an `InvalidRequest`."""
+
+
 @dataclass(eq=False)
 class AtomrError(Exception):
     """Base class of every error of this package.
@@ -125,10 +129,17 @@ class InvalidRequest(RequestError):
     """The request itself is wrong: unknown actor or method, argument of a wrong type, shape or size.
 
     Holds: nothing ran; the worker and all other requests are unharmed.
-    Do: correct the call; the message names the argument.
+    Do: correct the call; the message names the argument. Of a message of more than 2,000 characters it has both ends.
     """
 
     code: ClassVar[str] = "invalid_request"
+
+    def __post_init__(self) -> None:
+        left_out = len(self.message) - MAX_INVALID_CHARS
+        if left_out > 0:  # it quotes what the caller has given, of any length
+            half = MAX_INVALID_CHARS // 2 - 40
+            self.message = f"{self.message[:half]} [... {left_out + 80} characters ...] {self.message[-half:]}"
+        super().__post_init__()
 
 
 class WrongArgument(InvalidRequest, TypeError):
@@ -436,14 +447,15 @@ class NumericalError(RequestError):
 
 @dataclass(eq=False)
 class CompilationFailed(RequestError):
-    """Source code was not compiled or linked: it is wrong, or the compiler crashed over it, or took too long.
+    """Source code was not compiled or linked: it is wrong, or the compiler crashed over it, or needs too much time.
 
     Holds: the worker, and all other requests: the compiler has a process of its own for each source.
     Do: correct what `log` names. Without it, make the source simpler; the message says how the compiler ended.
 
     Args:
         signal: The signal that ended the compiler's process ("SIGSEGV"); empty if none did.
-        log: The compiler's messages as "name(line): error: text", without lines of the source.
+        log: The compiler's messages as "name(line): error: text", errors before warnings if not all have room. Below
+            them are the lines of the caller's own source and headers.
     """
 
     code: ClassVar[str] = "compilation_failed"

@@ -17,7 +17,7 @@ from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, to_scalar
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.refs import Operand
-from atomr_mp.protocol.words import choices, not_among
+from atomr_mp.protocol.words import choices, not_among, shown
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -118,7 +118,7 @@ def _check_no_truth(name: str, value: Any) -> None:
         InvalidRequest: It is one.
     """
     if isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b":
-        raise errors.InvalidRequest(f"{name} is {value!r}; it must be a number, and a truth value is none")
+        raise errors.InvalidRequest(f"{name} is {shown(value)}; it must be a number, and a truth value is none")
 
 
 def real(name: str, value: SupportsFloat) -> float:
@@ -132,8 +132,8 @@ def real(name: str, value: SupportsFloat) -> float:
         if isinstance(value, str | bytes):
             raise TypeError("a text is no number")
         return float(value)
-    except (TypeError, ValueError) as error:
-        raise errors.InvalidRequest(f"{name} is {value!r}; it must be a real number") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise errors.InvalidRequest(f"{name} is {shown(value)}; it must be a real number") from error
 
 
 def whole(name: str, value: SupportsIndex) -> int:
@@ -145,7 +145,7 @@ def whole(name: str, value: SupportsIndex) -> int:
     try:
         return operator.index(value)
     except TypeError as error:
-        raise errors.InvalidRequest(f"{name} is {value!r}; it must be a whole number") from error
+        raise errors.InvalidRequest(f"{name} is {shown(value)}; it must be a whole number") from error
 
 
 def wholes(name: str, values: Sequence[SupportsIndex]) -> tuple[int, ...]:
@@ -157,7 +157,7 @@ def wholes(name: str, values: Sequence[SupportsIndex]) -> tuple[int, ...]:
     try:
         return tuple(whole(name, value) for value in values)
     except TypeError as error:
-        raise errors.InvalidRequest(f"{name} is {values!r}; it must be a sequence of whole numbers") from error
+        raise errors.InvalidRequest(f"{name} is {shown(values)}; it must be a sequence of whole numbers") from error
 
 
 def lengths(name: str, values: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
@@ -227,7 +227,7 @@ def check_fields(request: LibraryRequest) -> None:
     kind = type(request)
     try:
         msgspec.convert(_values(request), known(kind), dec_hook=decoded)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, ValueError) as error:  # the latter for a whole number of too many digits
         raise errors.InvalidRequest(f"{request.name}: {_first_misfit(request) or error}") from error
 
 
@@ -253,9 +253,9 @@ def _first_misfit(struct: msgspec.Struct) -> str | None:
             return misfit
         try:
             msgspec.convert(value, known(field.type), dec_hook=decoded)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, ValueError) as error:
             words = choices(field.type)
-            return not_among(field.name, value, words) if words else f"{field.name} is {value!r}: {error}"
+            return not_among(field.name, value, words) if words else f"{field.name} is {shown(value)}: {error}"
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -13,7 +13,7 @@ from atomr_mp.libraries.tensor_maps import TensorMap
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.libraries.kernels import ADDRESS, OPAQUE, POINTER_BYTES, TENSOR_MAP, KernelOf, check_argument
 from atomr_mp.protocol.libraries.tensor_maps import TensorMapOf
-from atomr_mp.protocol.words import counted
+from atomr_mp.protocol.words import counted, shown
 
 
 class Packed(NamedTuple):
@@ -33,6 +33,7 @@ def pack(
     out: Sequence[Any],
     inout: Sequence[Any],
     is_array: Callable[[object], bool],
+    key_of: Callable[[Any], object],
 ) -> Packed:
     """Return a launch's arguments.
 
@@ -42,6 +43,7 @@ def pack(
         out: Arrays among them that it writes as a whole, or tensor maps of such.
         inout: Arrays among them that it reads and writes, or tensor maps of such.
         is_array: Returns whether an argument is an array.
+        key_of: Returns a key that equal views of one memory share.
 
     Raises:
         InvalidRequest: An argument does not fit its parameter.
@@ -51,8 +53,13 @@ def pack(
         raise errors.InvalidRequest(
             f"{name} has {counted(len(parameters), 'parameter')}; {counted(len(arguments), 'argument')} given"
         )
-    inputs, outputs, changed = _arrays(name, [*map(_array, arguments)], out, inout, is_array)
+    given = [*map(_array, arguments)]
+    firsts = _firsts(given, [*map(_array, (*out, *inout))], is_array, key_of)
+    inputs, outputs, changed = _arrays(
+        name, [firsts.get(id(each), each) for each in given], out, inout, is_array, firsts
+    )
     places = {key: at for at, key in enumerate([*inputs, *outputs, *changed])}
+    places |= {key: places[id(first)] for key, first in firsts.items() if id(first) in places}
     values = bytearray(kernel.block_bytes)
     kinds: list[tuple[str, int]] = []
     maps: list[TensorMapOf] = []
@@ -81,8 +88,26 @@ def _array(argument: Any) -> Any:
     return argument.array if isinstance(argument, TensorMap) else argument
 
 
+def _firsts(
+    arguments: Sequence[Any],
+    named: Sequence[Any],
+    is_array: Callable[[object], bool],
+    key_of: Callable[[Any], object],
+) -> dict[int, Any]:
+    """Return the first of equal views, by the id of each array; nothing if all that is named is among the arguments."""
+    if {*map(id, named)} <= {*map(id, arguments)}:
+        return {}
+    found: dict[object, Any] = {}
+    return {id(each): found.setdefault(key_of(each), each) for each in (*arguments, *named) if is_array(each)}
+
+
 def _arrays(
-    name: str, arguments: Sequence[Any], out: Sequence[Any], inout: Sequence[Any], is_array: Callable[[object], bool]
+    name: str,
+    arguments: Sequence[Any],
+    out: Sequence[Any],
+    inout: Sequence[Any],
+    is_array: Callable[[object], bool],
+    firsts: Mapping[int, Any],
 ) -> tuple[dict[int, Any], dict[int, Any], dict[int, Any]]:
     """Return the arrays that are read, that are written as a whole, and that are read and written, by their ids.
 
@@ -90,10 +115,15 @@ def _arrays(
         InvalidRequest: One is written that is no argument, or that is named twice.
     """
     arrays = {id(each): each for each in arguments if is_array(each)}
-    outputs, changed = ({id(each): each for each in map(_array, named)} for named in (out, inout))
+    outputs, changed = (
+        {id(each): each for each in (firsts.get(id(array), array) for array in map(_array, named))}
+        for named in (out, inout)
+    )
     for words, named in (("out", outputs), ("inout", changed)):
         if not named.keys() <= arrays.keys():
-            raise errors.InvalidRequest(f"{words} of {name} names what is none of the arrays among its arguments")
+            raise errors.InvalidRequest(
+                f"{words} of {name} names what is none of the arrays among its arguments, nor an equal view"
+            )
     if both := outputs.keys() & changed.keys():
         at = next(at for at, each in enumerate(arguments) if id(each) in both)
         raise errors.InvalidRequest(f"argument {at} of {name} is named in out and in inout: it is one of them")
@@ -125,14 +155,14 @@ def _packed(name: str, at: int, value: Any, size: int) -> tuple[str, bytes]:
         try:
             return kind, struct.pack(form, value)
         except OverflowError as error:
-            raise errors.InvalidRequest(f"argument {at} of {name} is {value!r}, too large for a {kind}") from error
+            raise errors.InvalidRequest(f"argument {at} of {name} is {shown(value)}, too large for a {kind}") from error
     if isinstance(value, complex) and size in _COMPLEX:
         kind, form = _COMPLEX[size]
         return kind, struct.pack(form, value.real, value.imag)
     if isinstance(value, float | complex):
         raise errors.InvalidRequest(
-            f"argument {at} of {name} is {value!r}, and its parameter has {counted(size, 'byte')}, as no number of "
-            "this kind has: give a NumPy number, or bytes"
+            f"argument {at} of {name} is {shown(value)}, and its parameter has {counted(size, 'byte')}, as no number "
+            "of this kind has: give a NumPy number, or bytes"
         )
     raise errors.InvalidRequest(
         f"argument {at} of {name} is of type {type(value).__name__}; a kernel takes refs, numbers, bytes and "
@@ -144,8 +174,8 @@ def _whole(name: str, at: int, value: int, size: int) -> tuple[str, bytes]:
     """Return a whole number as an integer of a size: an unsigned one if it is too large for a signed one."""
     if size not in _WHOLE:
         raise errors.InvalidRequest(
-            f"argument {at} of {name} is {value!r}, and its parameter has {counted(size, 'byte')}, as no whole number "
-            "has: give bytes"
+            f"argument {at} of {name} is {shown(value)}, and its parameter has {counted(size, 'byte')}, as no whole "
+            "number has: give bytes"
         )
     signed = value < 2 ** (8 * size - 1)
     try:

@@ -38,6 +38,42 @@ class ModuleRequests(NamedTuple):
     write: Callable[..., Reply]
 
 
+class CodeFacts(NamedTuple):
+    """What messages say of a module whose code is kept."""
+
+    written: tuple[str, ...]
+    """Names of its globals that were written."""
+
+
+def explain(error: errors.AtomrError, title: str, generation: int, code: LoadedCode | CodeFacts | None) -> None:
+    """Say in an error of a request for a module that the module is at fault, if it is.
+
+    Args:
+        error: The error.
+        title: The kernel's name; empty for a global's request.
+        generation: The incarnation of the device in which the module was loaded.
+        code: The module's code, None if it is not kept.
+    """
+    of = f"the module of kernel {title:.200}" if title else "the module"
+    names = ", ".join(sorted(code.written))[:500] if code is not None else ""
+    if isinstance(error, errors.GpuRefStale) and 0 < generation < (error.current or error.generation + 1):
+        why = f", and its globals were written ({names}), which a new worker does not have" if names else ""
+        how = "call `renew()` of it" if code is not None else "compile or load it again"
+        error.message = (
+            f"{of} was loaded in generation {generation} of device {error.device}, which has ended{why}: {how}, and "
+            "record programs that launch its kernels anew"
+        )
+    elif isinstance(error, errors.GpuRefUndefined) and error.failed_method == _WRITES:
+        error.message = (
+            f"a global of {of}{f' ({names})' if names else ''} is undefined, since request {error.failed_request} "
+            f"({_WRITES}), which was to write it, failed with {error.failed_with}: write it again, or call `renew()` "
+            "of the module"
+        )
+
+
+_WRITES: Final = "kernels.write"
+
+
 class LoadedCode:
     """Machine code, and the ref that names it in the present incarnation of its device.
 
@@ -52,11 +88,15 @@ class LoadedCode:
         self, ref: Operand, code: bytes, shown: tuple[tuple[str, str], ...], load: Callable[[kernels.Load], Operand]
     ) -> None:
         self.ref = ref
-        self.was_written = False
-        """Whether a global of it was written, so that it is not the same once it is loaded again."""
+        self.written: Final[set[str]] = set()
+        """Names of its globals that were written, so that it is not the same once it is loaded again."""
         self._request: Final = kernels.Load(code, "cubin", shown=shown)
         self._load: Final = load
         self._lock: Final = threading.Lock()
+
+    def facts(self) -> CodeFacts:
+        """Return what messages say of it."""
+        return CodeFacts(tuple(self.written))
 
     def renew(self, stale: Operand) -> None:
         """Load the code again, unless another thread has done that since a ref to it was found to be stale. Blocks."""
@@ -190,7 +230,10 @@ class KernelModule:
             raise errors.InvalidRequest(
                 f"the global {name} has {counted(self.globals[name], 'byte')}; {given} of shape {long} has {nbytes}"
             )
-        return self._requests.read(self._now(), self.digest, lowered, given, long, deadline_s)
+        now = self._now()
+        return self._explained(
+            now, lambda: self._requests.read(now, self.digest, lowered, given, long, deadline_s), written=()
+        )
 
     def write(self, name: str, value: Any, *, deadline_s: float | None = None) -> Reply:
         """Write a global, in order with launches as `read` is. If it fails, launches after it do not run.
@@ -204,9 +247,25 @@ class KernelModule:
             InvalidRequest: There is no such global, or it has another size.
         """
         lowered = self._known(name)
-        reply = self._requests.write(self._now(), self.digest, (name, lowered), value, self.globals[name], deadline_s)
-        if self._code is not None:
-            self._code.was_written = True
+        now, nbytes = self._now(), self.globals[name]
+        return self._explained(
+            now,
+            lambda: self._requests.write(now, self.digest, (name, lowered), value, nbytes, deadline_s),
+            written=(name,),
+        )
+
+    def _explained(self, module: Operand, send: Callable[[], Reply], *, written: Sequence[str]) -> Reply:
+        """Send a request for a global; return its reply, whose error says if it is the module's."""
+        generation, code = getattr(module, "generation", 0), self._code
+        try:
+            reply = send()
+        except errors.GpuRefStale as stale:
+            explain(stale, "", generation, code)
+            raise
+        if code is not None:
+            code.written.update(written)
+            facts = code.facts()  # not the code: a reply keeps no module loaded
+            reply.explain = lambda error: explain(error, "", generation, facts)
         return reply
 
     def _known(self, name: str) -> str:
@@ -239,5 +298,5 @@ class KernelModule:
         if self._code is None:
             raise errors.Unsupported("the code is not kept here, since it is long: compile or load it again")
         self._code.renew(self._code.ref)
-        self._code.was_written = False
+        self._code.written.clear()
         return self

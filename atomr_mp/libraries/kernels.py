@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex
 
 import msgspec
@@ -11,13 +11,21 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.libraries.base import LibraryReference, check, lengths, real, whole, wholes
 from atomr_mp.libraries.kernel_arguments import Packed, pack
-from atomr_mp.libraries.kernel_module import KernelModule, Lengths, LoadedCode, ModuleRequests, Written
+from atomr_mp.libraries.kernel_module import (
+    CodeFacts,
+    KernelModule,
+    Lengths,
+    LoadedCode,
+    ModuleRequests,
+    Written,
+    explain,
+)
 from atomr_mp.libraries.linked_codes import Code, Parts, kind_of, linked_codes
 from atomr_mp.libraries.tensor_maps import TensorMap
 from atomr_mp.protocol.libraries import kernels, tensor_maps
 from atomr_mp.protocol.libraries.kernels import KernelOf
 from atomr_mp.protocol.refs import Operand
-from atomr_mp.protocol.words import counted
+from atomr_mp.protocol.words import counted, shown
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
@@ -54,11 +62,11 @@ class DeviceKernels(LibraryReference):
         Args:
             source: The source.
             names: Name expressions of kernels, such as "scale<float>": each instantiates a template. Kernels that are
-                declared `extern "C"` need none.
+                declared `extern "C"` need none. Several may name one kernel.
             options: Options of NVRTC, such as "--use_fast_math"; none that names a file.
             headers: Texts that the source includes, by name. Files of the worker's machine cannot be included, but the
                 CUDA toolkit's headers.
-            arch: The architecture, such as "sm_90a"; None for the device's own.
+            arch: The architecture, such as "sm_90a"; None for the device's own, or "sm_80" without a GPU.
             link: Codes whose device functions the source calls, as for `load`: it is linked with these.
             deadline_s: See `Pool.call`; it bounds the compilation too.
 
@@ -68,11 +76,16 @@ class DeviceKernels(LibraryReference):
             KernelsForbidden: This client may not use kernels of its own; raised by the reply.
             InvalidRequest: A text is too long, or no text.
         """
+        if headers is not None and not isinstance(headers, Mapping):
+            raise errors.InvalidRequest(
+                f"headers is of type {type(headers).__name__}; it must be a mapping of names to texts, such as "
+                '{"my.h": "..."}'
+            )
         texts = tuple((str(name), text) for name, text in (headers or {}).items())
         request = kernels.Compile(
             source,
-            tuple(names),
-            tuple(options),
+            _texts("names", names, "scale<float>"),
+            _texts("options", options, "--use_fast_math"),
             texts,
             arch or "",
             _limit_s(deadline_s),
@@ -99,14 +112,14 @@ class DeviceKernels(LibraryReference):
                 call each other's functions were compiled as relocatable (-rdc=true).
             kind: Its form; None tells it by its first bytes, as for each of several.
             options: Options of nvJitLink, for code that is linked.
-            arch: The architecture; None for the device's own.
+            arch: The architecture; None for the device's own, or "sm_80" without a GPU.
             deadline_s: See `Pool.call`.
 
         Raises:
             CompilationFailed: It cannot be linked; raised by the reply.
             InvalidRequest: It is no such code, or is for another device; may be raised by the reply.
         """
-        given = tuple(options), arch or "", _limit_s(deadline_s)
+        given = _texts("options", options, "-lineinfo"), arch or "", _limit_s(deadline_s)
         if isinstance(code, str | bytes | bytearray | memoryview):
             data = code.encode() if isinstance(code, str) else bytes(code)
             return self._module(kernels.Load(data, kind or kind_of(data), *given), deadline_s, {})
@@ -197,7 +210,7 @@ class DeviceKernels(LibraryReference):
             cluster: Blocks of a cluster.
             cooperative: Run all blocks at a time, so that they can wait for each other.
             out: Refs among the arguments that the kernel writes as a whole, or tensor maps of such. It must write no
-                others.
+                others. An equal view of the same memory names an argument too.
             inout: Refs among them that it reads and writes, or writes in part; or tensor maps of such.
             deadline_s: See `Pool.call`.
 
@@ -209,7 +222,7 @@ class DeviceKernels(LibraryReference):
             raise errors.InvalidRequest(
                 f"a {type(kernel).__name__} is given for a kernel: take one from what `kernels.compile` returns"
             )
-        packed: Packed = pack(kernel, arguments, _refs(out), _refs(inout), self._is_array)
+        packed: Packed = pack(kernel, arguments, _refs(out), _refs(inout), self._is_array, self._key_of)
         code: LoadedCode | None = getattr(kernel, "__dict__", {}).get("code")
         module = kernel.module if code is None else code.ref
         request = kernels.KernelLaunch(
@@ -232,19 +245,17 @@ class DeviceKernels(LibraryReference):
             _name_kernel(error, kernel.title)
             raise
         except errors.GpuRefStale as stale:
-            if (
-                code is None
-                or code.was_written
-                or not self._sends
-                or getattr(module, "generation", stale.current) >= stale.current
-            ):
+            generation = getattr(module, "generation", stale.current)
+            if code is None or code.written or not self._sends or generation >= stale.current:
+                explain(stale, kernel.title, generation, code)
                 raise
             code.renew(module)
             again = msgspec.structs.replace(request.kernel, module=code.ref)
             reply = self._request(msgspec.structs.replace(request, kernel=again), deadline_s)
         if self._sends:
-            title = kernel.title  # not the kernel: a reply keeps no module loaded
-            reply.explain = lambda error: _name_kernel(error, title)
+            # Not the kernel, nor its code: a reply keeps no module loaded.
+            title, generation, kept = kernel.title, getattr(module, "generation", 0), code and code.facts()
+            reply.explain = lambda error: _name_kernel(error, title, generation, kept)
         return reply
 
     def read_global(
@@ -271,6 +282,11 @@ class DeviceKernels(LibraryReference):
             )
         source = value if self._is_array(value) else device.put(value)
         return self._request(kernels.WriteGlobal(module, names[1], code, source), deadline_s)
+
+    def _key_of(self, array: Any) -> object:
+        """Return a key that equal views of one memory share."""
+        operand = array if self._operand is None else self._operand(array)
+        return operand.memory, operand.layout
 
     @property
     def _of_module(self) -> ModuleRequests:
@@ -310,6 +326,23 @@ class DeviceKernels(LibraryReference):
         return reply
 
 
+def _texts(what: str, values: Any, example: str) -> tuple[str, ...]:
+    """Return several texts.
+
+    Raises:
+        InvalidRequest: They are none, or one text, which is no list of its letters.
+    """
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise errors.InvalidRequest(
+            f"{what} is of type {type(values).__name__}; it must be a list of texts, such as [{example!r}]"
+        )
+    found = tuple(values)
+    for each in found:
+        if not isinstance(each, str):
+            raise errors.InvalidRequest(f"{what} has a {type(each).__name__}; it must be a list of texts")
+    return found
+
+
 def _limit_s(deadline_s: float | None) -> float:
     """Return how long a compilation may take, 0 for no limit: its error has to come before the deadline's."""
     if deadline_s is None:
@@ -333,7 +366,7 @@ def _three(name: str, value: Any) -> tuple[int, int, int]:
     """
     given = wholes(name, value) if isinstance(value, list | tuple) else (whole(name, value),)
     if not 1 <= len(given) <= 3 or min(given) < 1:
-        raise errors.InvalidRequest(f"{name} is {value!r}; it must be one to three lengths of at least 1")
+        raise errors.InvalidRequest(f"{name} is {shown(value)}; it must be one to three lengths of at least 1")
     x, y, z = (*given, 1, 1)[:3]
     return x, y, z
 
@@ -352,8 +385,11 @@ def _show_lines(error: errors.AtomrError, texts: Mapping[str, str]) -> None:
     error.log = "\n".join(shown)
 
 
-def _name_kernel(error: errors.AtomrError, title: str) -> None:
-    """Name the kernel in an error of its worker's end, to which it may have led."""
+def _name_kernel(
+    error: errors.AtomrError, title: str, generation: int = 0, code: LoadedCode | CodeFacts | None = None
+) -> None:
+    """Name the kernel in an error of its worker's end, to which it may have led, and its module if that is at fault."""
+    explain(error, title, generation, code)
     if isinstance(error, errors.PoisonRequest | errors.ContextPoisoned | errors.WorkerLost) and _is_first(error):
         error.message = f"kernel {title}: {error.message}"
 

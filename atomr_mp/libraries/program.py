@@ -33,6 +33,7 @@ from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import STEPS, blocks
 from atomr_mp.protocol.libraries import program as messages
 from atomr_mp.protocol.libraries.coverage import first_reads
+from atomr_mp.protocol.libraries.kernels import KernelLaunch
 from atomr_mp.protocol.libraries.world import WORLD
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.refs import Operand, WireRef
@@ -233,7 +234,24 @@ class Program:
             for name, layout in zip(self._names, self._recording.inputs, strict=True)
         ]
         request = msgspec.structs.replace(self._recorded, inputs=given)
-        return self._device.request("program", request, deadline_s)
+        try:
+            return self._device.request("program", request, deadline_s)
+        except errors.GpuRefStale as stale:
+            self._name_module(stale)
+            raise
+
+    def _name_module(self, stale: errors.GpuRefStale) -> None:
+        """Name the kernel whose module is stale, if one is."""
+        for number, (_, step) in enumerate(self._recording.steps):
+            module = step.kernel.module if isinstance(step, KernelLaunch) else None
+            generation = getattr(module, "generation", 0)
+            if isinstance(step, KernelLaunch) and 0 < generation < (stale.current or stale.generation + 1):
+                stale.message = (
+                    f"step {number} launches {step.kernel.title:.200}, whose module was loaded in generation "
+                    f"{generation} of device {stale.device}, which has ended: call `renew()` of the module, and record "
+                    "the program anew"
+                )
+                return
 
     # --- the definition -----------------------------------------------------------------------------------------------
 

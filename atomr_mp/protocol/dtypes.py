@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.extras import how_to_install
-from atomr_mp.protocol.words import did_you_mean
+from atomr_mp.protocol.words import did_you_mean, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -172,8 +172,9 @@ def name_for(dtype: DTypeLike) -> str:
             raise TypeError("NumPy takes None for float64")
         found = name_of(np.dtype(dtype))
     except (TypeError, ValueError, SyntaxError) as error:
+        hint = did_you_mean(dtype if isinstance(dtype, str) else shown(dtype), ITEM_BYTES)
         raise errors.InvalidRequest(
-            f"{dtype!r} is no element type{did_you_mean(str(dtype), ITEM_BYTES)}; there are: {', '.join(ITEM_BYTES)}"
+            f"{shown(dtype)} is no element type{hint}; there are: {', '.join(ITEM_BYTES)}"
         ) from error
     if found not in ITEM_BYTES:
         raise errors.InvalidRequest(

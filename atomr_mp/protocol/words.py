@@ -7,6 +7,9 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+MAX_SHOWN_CHARS: Final = 400
+"""How much of a value a message quotes."""
+
 OTHER_WORDS: Final = {
     "cpu": ("host",),
     "numpy": ("host",),
@@ -38,6 +41,18 @@ def counted(count: int, noun: str, several: str = "") -> str:
         several: What, if it is not one; by default the noun with an s.
     """
     return f"{count:,} {noun if count == 1 else several or noun + 's'}"
+
+
+def shown(value: object) -> str:
+    """Return a value as Python writes it, or both ends of that if it is long: it may be whatever a caller has given."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python writes
+        return f"a {type(value).__name__} of too many digits"
+    if len(text) <= MAX_SHOWN_CHARS:
+        return text
+    half = MAX_SHOWN_CHARS // 2
+    return f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[-half:]}"
 
 
 def these_devices(devices: Sequence[int]) -> str:
@@ -80,7 +95,7 @@ def not_among(name: str, value: object, known: Iterable[object]) -> str:
     """
     found = list(known)
     hint = did_you_mean(value, [each for each in found if isinstance(each, str)]) if isinstance(value, str) else ""
-    return f"{name} is {value!r}; it must be one of {', '.join(map(str, found))}{hint}"
+    return f"{name} is {shown(value)}; it must be one of {', '.join(map(str, found))}{hint}"
 
 
 def choices(hint: Any) -> list[Any]:

@@ -63,6 +63,14 @@ def unpack(out: Any, pair: bytes, letter: Any, *, grid: Any, block: Any) -> None
     out[2] = letter
 
 
+@host_kernel("faulty")
+def faulty(x: Any, *, grid: Any, block: Any) -> None:
+    """Write to what the launch may only read, or raise."""
+    del grid, block
+    x[0] = 1
+    raise KeyError("mine")
+
+
 @host_kernel("bounded")
 def bounded(x: Any, *, grid: Any, block: Any) -> None:
     """Write the number of blocks."""

@@ -42,6 +42,15 @@ class HostTensorMap(NamedTuple):
 def host_kernel(name: str) -> Callable[[F], F]:
     """Register the decorated function under a kernel's name: a name expression, or the name in the code.
 
+    A launch calls it once, in place of all threads, with the launch's arguments and the keywords `grid` and `block`,
+    three lengths each. Refs are NumPy's arrays of their shape and strides; those of `out` and `inout` can be
+    written, in place. Numbers are NumPy's, of their parameters' sizes: a whole number of Python's is an integer, also
+    where the kernel takes a float, whose bits a GPU would read. What it returns is dropped; what it raises ends the
+    launch. Names are of the whole process.
+
+    Args:
+        name: The name, spelt as where it is compiled.
+
     Raises:
         InvalidRequest: Another function has that name.
     """

@@ -12,6 +12,7 @@ from atomr_mp.protocol.declaration.shapes import ANY, shape_of, sizes_of
 from atomr_mp.protocol.declaration.strides import is_apart
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import Operand
+from atomr_mp.protocol.words import shown
 
 
 def check(request: Any) -> None:
@@ -101,7 +102,9 @@ def _dtype(request: Any, argument: Argument, dtypes: Mapping[str, str]) -> str:
 
 def _check_shape(name: str, operand: Operand, wanted: tuple[int, ...], argument: Argument) -> None:
     if operand.shape != wanted:
-        raise errors.InvalidRequest(f"{name} has the shape {operand.shape}; it must have {wanted}: {argument.in_words}")
+        raise errors.InvalidRequest(
+            f"{name} has the shape {operand.shape}; it must have {shown(wanted)}: {argument.in_words}"
+        )
 
 
 def _check_strides(name: str, argument: Argument, operand: Operand) -> None:

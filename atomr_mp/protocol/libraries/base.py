@@ -26,6 +26,7 @@ from atomr_mp.protocol.declaration.factors import FactorType, Scalar, decoded
 from atomr_mp.protocol.declaration.shapes import ByParameter, evaluated, sizes_of
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import Operand
+from atomr_mp.protocol.words import shown
 
 Read = Annotated[Operand, reads("*_")]
 """Type of a field whose array is read, whatever its shape."""
@@ -293,7 +294,7 @@ def to_scalar(value: Any, name: str = "") -> Scalar:
         except TypeError:
             return float(value)
     except (TypeError, ValueError) as error:
-        what = f"{name} is {value!r}; it must be a number" if name else f"{value!r} is no number"
+        what = f"{name} is {shown(value)}; it must be a number" if name else f"{shown(value)} is no number"
         if isinstance(value, Operand):
             what += ": the library reads it on the host, before the request runs, and takes no array for it"
         raise errors.InvalidRequest(what) from error

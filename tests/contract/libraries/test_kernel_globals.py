@@ -170,9 +170,12 @@ def test_a_written_module_is_not_loaded_again_by_itself(pool: atomr_mp.Pool, mod
     os.kill(pool.devices[0].pid, signal.SIGKILL)
     wait_generation(pool, generation + 1)
     x = pool.device(0).zeros(6)
-    with pytest.raises(errors.GpuRefStale):
+    with pytest.raises(
+        errors.GpuRefStale,
+        match=r"module of kernel add_table .* globals were written \(factor, n::unlike, table\).*renew",
+    ):
         module["add_table"](x, 0, grid=1, block=6, inout=x).result(DEADLINE_S)
-    with pytest.raises(errors.GpuRefStale):
+    with pytest.raises(errors.GpuRefStale, match=r"the module was loaded in generation .* has ended.* `renew\(\)`"):
         module.read("table", "float32", 6).result(DEADLINE_S)
     module.renew()
     module["add_table"](x, 0, grid=1, block=6, inout=x).result(DEADLINE_S)

@@ -533,8 +533,15 @@ def test_a_kernel_loads_itself_into_the_next_worker(ledger: Ledger, backend: str
                 for each in launches:
                     each.result(DEADLINE_S).result(DEADLINE_S)
             assert x.numpy().tolist() == [2.0**8] * 8
+        with device.program() as doubled:
+            y = doubled.input("y", (8,), "float32")
+            z = doubled.elementwise.add(y, y)
+            doubled.kernels.launch(module["scale<float>"], z, 2.0, 8, grid=1, block=8, inout=z)
+            doubled.returns(z)
         os.kill(pool.call("Kerneled.pid").result(DEADLINE_S), signal.SIGKILL)
         wait_generation(pool, 5)
+        with pytest.raises(errors.GpuRefStale, match=r"step 1 launches scale<float>, whose module .*renew.*record"):
+            doubled.run(y=np.ones(8, np.float32)).result(DEADLINE_S)
         x, add = ones(device), module.renew()["add"]
         with device.program() as p:
             out = p.empty((8,), "float32")
@@ -578,3 +585,79 @@ def test_with_kernels_off_nobody_has_any(ledger: Ledger, backend: str) -> None:
         assert pool.status().kernels == "off"
         arrays = np.ones(4, np.float32), np.ones(4, np.float32)
         assert np.asarray(pool.call("Kerneled.add_here", *arrays).result(DEADLINE_S)).tolist() == [4.0] * 4
+
+
+def test_one_kernel_may_have_several_names(device: atomr_mp.Device) -> None:
+    """All of them are there, and after the worker's end too."""
+    source = "template <class T> __global__ void g(T* x) { *x = 1; }\ntypedef int I; template __global__ void g(I*);"
+    names = ["g<I>", "g<int>", "&g< int >"]
+    module = device.kernels.compile(source, names=names).result(DEADLINE_S)
+    assert [each in module for each in names] == [True] * 3
+    assert len({module[each].name for each in names}) == 1
+    assert [module[each].title for each in names] == names
+
+
+def test_an_unknown_name_is_told_as_one_of_names(device: atomr_mp.Device) -> None:
+    """The compiler's message has a file's name that nobody knows."""
+    with pytest.raises(errors.CompilationFailed, match="`names` has 'nothere < int >', which is no kernel's"):
+        device.kernels.compile(EMPTY, names=["k", "nothere<int>"]).result(DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        (r"names is of type str; it must be a list of texts, such as \['scale<float>'\]", {"names": "f<float>"}),
+        ("names is of type NoneType", {"names": None}),
+        ("names has a int", {"names": [7]}),
+        ("options is of type str; it must be a list", {"options": "-G"}),
+        ("headers is of type list; it must be a mapping", {"headers": ["a.h"]}),
+    ],
+)
+def test_a_text_in_place_of_several_is_told(device: atomr_mp.Device, words: str, given: dict[str, Any]) -> None:
+    """It is not taken letter by letter."""
+    with pytest.raises(errors.InvalidRequest, match=words):
+        device.kernels.compile(EMPTY, **given)
+    if "options" in given:
+        with pytest.raises(errors.InvalidRequest, match=words):
+            device.kernels.load([b"\x7fELF"], **given)
+
+
+def test_an_equal_view_names_what_is_written(device: atomr_mp.Device, module: KernelModule) -> None:
+    """It need not be the object that is the argument."""
+    x = ones(device)
+    module["scale<float>"](x[2:], 3.0, 2, grid=1, block=2, inout=x[2:]).result(DEADLINE_S)
+    assert x.numpy().tolist() == [1, 1, 3, 3, 1, 1, 1, 1]
+    with pytest.raises(errors.InvalidRequest, match="nor an equal view"):
+        module["scale<float>"](x[2:], 3.0, 2, grid=1, block=2, inout=x[3:])
+
+
+def test_a_kernel_of_another_device_is_told(ledger: Ledger) -> None:
+    """Alone and as a step, with that device."""
+    with ledger.start(KERNELED, **shared_devices(2)) as pool:
+        scale, here = compiled(pool.device(0))["scale<float>"], pool.device(1)
+        x, y = ones(here), ones(here)
+        with here.program() as p:
+            p.kernels.launch(scale, x, 2.0, 8, grid=1, block=8, inout=x)
+        for reply in (here.kernels.launch(scale, y, 2.0, 8, grid=1, block=8, inout=y), p.run()):
+            with pytest.raises(
+                errors.GpuRefWrongDevice, match="scale<float> is of device 0, and is launched on another"
+            ):
+                reply.result(DEADLINE_S)
+
+
+@pytest.mark.skipif(BACKEND != "host", reason="a GPU runs the kernel")
+def test_the_kernel_is_named_whose_function_raises(device: atomr_mp.Device) -> None:
+    """Alone, and as a step with its number; an array that may only be read is told."""
+    faulty = device.kernels.compile('extern "C" __global__ void faulty(float* x) {}').result(DEADLINE_S)["faulty"]
+    x = ones(device)
+    with pytest.raises(errors.ActorFailed, match=r"kernel faulty raised ValueError.*read-only.*`inout` names") as told:
+        faulty(x, grid=1, block=1).result(DEADLINE_S)
+    assert told.value.exception == "builtins.ValueError"
+    assert "x[0] = 1" in told.value.traceback_text
+    with device.program() as p:
+        y = p.elementwise.add(x, x)
+        p.kernels.launch(faulty, y, grid=1, block=1, inout=y)
+    with pytest.raises(
+        errors.ActorFailed, match=r"step 1 \(kernels.launch\): .* kernel faulty raised KeyError: 'mine'"
+    ):
+        p.run().result(DEADLINE_S)

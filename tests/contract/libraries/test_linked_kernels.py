@@ -89,7 +89,7 @@ def test_what_is_missing_is_told(device: atomr_mp.Device, codes: dict[str, bytes
         device.kernels.load({"use": codes["use.cubin"], "more": codes["more.ptx"]}),
         device.kernels.compile(SCALE, names=["scale<float>"], link=[codes["more.ptx"]]),
     ):
-        with pytest.raises(errors.CompilationFailed, match="not linked") as told:
+        with pytest.raises(errors.CompilationFailed, match=r"not linked for sm_.* \(`arch` names another") as told:
             reply.result(DEADLINE_S)
         assert "triple" in told.value.log
     with pytest.raises(errors.CompilationFailed, match="not compiled") as told:
@@ -119,6 +119,16 @@ def test_what_cannot_be_linked_is_told_at_once(device: atomr_mp.Device, name: st
     if given:
         with pytest.raises(errors.InvalidRequest, match=words):
             device.kernels.compile(SCALE, link=given)
+
+
+def test_code_that_a_link_would_leave_out_is_refused(device: atomr_mp.Device) -> None:
+    """Kernels that are not relocatable would be missing without a word."""
+    with pytest.raises(errors.InvalidRequest, match="the linked code has no kernels"):
+        device.kernels.load(".version 7.8\n.target sm_80\n.address_size 64\n").result(DEADLINE_S)
+    executable = b"\x7fELF".ljust(16, b"\0") + b"\2\0"
+    for reply in (device.kernels.load([executable]), device.kernels.compile(SCALE, link={"a.cubin": executable})):
+        with pytest.raises(errors.InvalidRequest, match="cubin is not relocatable, so a link would leave it out"):
+            reply.result(DEADLINE_S)
 
 
 def test_names_of_codes_have_the_form_of_files(device: atomr_mp.Device) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.libraries.kernel_arguments import Packed, pack
+from atomr_mp.libraries.kernel_module import CodeFacts, explain
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.kernels import KernelOf
 from atomr_mp.protocol.refs import Operand
@@ -44,7 +45,14 @@ def kernel(*sizes: int) -> KernelOf:
 
 def packed(sizes: tuple[int, ...], *arguments: Any, out: Any = (), inout: Any = ()) -> Packed:
     """Pack arguments."""
-    return pack(kernel(*sizes), arguments, out, inout, lambda each: isinstance(each, Operand))
+    return pack(
+        kernel(*sizes),
+        arguments,
+        out,
+        inout,
+        lambda each: isinstance(each, Operand),
+        lambda each: (each.memory, each.layout),
+    )
 
 
 NUMBERS: Final = [
@@ -119,3 +127,36 @@ def test_outputs_are_among_the_arguments() -> None:
         packed((8,), A, out=[A], inout=[A])
     with pytest.raises(errors.InvalidRequest, match="has 1 parameter; 2 arguments given"):
         packed((8,), A, A)
+
+
+def test_equal_views_are_one_array() -> None:
+    """What is written may be another object than the argument; only if memory and layout are the same."""
+    first, same, other = Array("v"), Array("v"), Array("v")
+    other.layout = Layout.contiguous("float32", (4,), 8)
+    found = packed((8, 8, 8), first, A, same, inout=[Array("v")])
+    assert (found.inputs, found.outputs, found.changed) == ([A], [], [first])
+    assert [number for _, number in found.kinds] == [1, 0, 1]
+    with pytest.raises(errors.InvalidRequest, match="none of the arrays among its arguments, nor an equal view"):
+        packed((8,), first, out=[other])
+    with pytest.raises(errors.InvalidRequest, match="argument 0 of k<int> is named in out and in inout"):
+        packed((8,), first, out=[same], inout=[Array("v")])
+    with pytest.raises(errors.InvalidRequest, match="nor an equal view"):
+        packed((8,), first, out=[7])
+
+
+def test_what_a_failed_write_has_left_is_told_by_its_global() -> None:
+    """Not by the buffer that stands for the module; other errors stay as they are."""
+    error = errors.GpuRefUndefined(
+        "a buffer", failed_method="kernels.write", failed_request=7, failed_with="deadline_exceeded"
+    )
+    explain(error, "k", 1, CodeFacts(("table",)))
+    assert error.message.startswith("a global of the module of kernel k (table) is undefined, since request 7 ")
+    assert "failed with deadline_exceeded: write it again" in error.message
+    for other in (errors.GpuRefUndefined("x", failed_method="blas.gemm"), errors.GpuRefStale("x", generation=3)):
+        explain(other, "k", 4, CodeFacts(("table",)))
+        assert other.message == "x"
+    stale = errors.GpuRefStale("x", device=2, generation=3)
+    explain(stale, "", 3, None)
+    assert stale.message.startswith(
+        "the module was loaded in generation 3 of device 2, which has ended: compile or load"
+    )

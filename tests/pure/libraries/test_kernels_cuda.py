@@ -299,7 +299,7 @@ def test_a_device_without_tensor_maps_has_none() -> None:
 def test_globals_are_where_the_driver_has_them(actor: Actor) -> None:
     """A copy is on the stream; one that the driver does not give out is left out; another size is refused."""
     actor.driver.globals.update(table=(real.CUdeviceptr(0x1000), 16), other=(real.CUdeviceptr(0x2000), 8))
-    module = actor.load(CODE._replace(variables={"table": 16, "hidden": 4}, shown={"table": "&n::table"}))
+    module = actor.load(CODE._replace(variables={"table": 16, "hidden": 4}, shown={"table": ("&n::table",)}))
     assert module.variables == {"table": 16}
     assert module.variable_facts() == [("n::table", "table", 16)]
     array = AddressedArray(Layout.contiguous("float32", (4,)))

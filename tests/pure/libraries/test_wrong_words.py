@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.device import lengths
+from atomr_mp.libraries.kernels import DeviceKernels
 from atomr_mp.libraries.program import Program
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.declaration.arguments import NUMBERS, declared
 from atomr_mp.protocol.libraries.base import is_factor, scalar
+from atomr_mp.protocol.libraries.kernels import KernelOf
 from atomr_mp.protocol.words import choices
 from tests.cases.library_cases import CASES, Case
 from tests.direct import DirectDevice
@@ -35,6 +37,12 @@ ODD: Final[tuple[Any, ...]] = (
     np.float32, np.dtype("f4"), np.zeros(2), np.array(2), "0", [[1]], int, Ellipsis,
 )  # fmt: skip
 """Values that hardly any parameter can have."""
+
+
+LONG: Final[tuple[Any, ...]] = (
+    "x" * 300_000, b"x" * 300_000, [7] * 100_000, tuple(range(100_000)), 10**100_000, {"x" * 50: "y" * 100_000},
+)  # fmt: skip
+"""Values that are too long to be quoted in a message."""
 
 
 class Recorder:
@@ -118,6 +126,50 @@ def test_no_value_of_a_parameter_raises_anything_but_a_typed_error(case: Case) -
                     method(**arguments | {name: odd})
 
     for_some(case, 4, typed)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_no_message_quotes_a_whole_long_value(case: Case) -> None:
+    """Of any request, for any parameter."""
+
+    def short(request: Any, random: Any) -> None:
+        method, arguments = method_of(case, request)
+        for name in arguments:
+            for long in random.sample(LONG, 3):
+                with contextlib.suppress(errors.BorrowConflict, errors.Unsupported):
+                    assert len(message_of(method, arguments | {name: long})) <= errors.MAX_INVALID_CHARS
+
+    for_some(case, 2, short)
+
+
+def message_of(method: Any, arguments: dict[str, Any]) -> str:
+    """Return the words in which a request is refused, nothing if it is not."""
+    try:
+        method(**arguments)
+    except errors.InvalidRequest as error:
+        return error.message
+    return ""
+
+
+KERNEL: Final[KernelOf] = KernelOf(FakeArray.of(np.zeros(1, np.uint8), "uint8"), "k", bytes(32), ())
+
+LONG_IN_KERNELS: Final[tuple[tuple[str, Callable[[Any], Any]], ...]] = (
+    ("source is .xxx.*length <= 4194304", lambda kernels: kernels.compile("x" * 5_000_000)),
+    ("source is b'xxx", lambda kernels: kernels.compile(b"x" * 5_000_000)),
+    ("headers is ", lambda kernels: kernels.compile("", headers={f"{at}.h": "" for at in range(10_000)})),
+    ("names is ", lambda kernels: kernels.compile("", names=["x" * 5000] * 100)),
+    ("arch is ", lambda kernels: kernels.compile("", arch="x" * 5000)),
+    ("grid is ", lambda kernels: kernels.launch(KERNEL, grid=[1] * 5000, block=1)),
+    ("shared is a int of too many digits", lambda kernels: kernels.launch(KERNEL, grid=1, block=1, shared=10**5000)),
+)
+
+
+@in_turn("words, ask", LONG_IN_KERNELS)
+def test_no_message_of_kernels_does(words: str, ask: Callable[[Any], Any]) -> None:
+    """It names the argument, and its bound."""
+    with pytest.raises(errors.InvalidRequest, match=words) as refused:
+        ask(DeviceKernels(Recorder()))
+    assert len(refused.value.message) <= errors.MAX_INVALID_CHARS
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])

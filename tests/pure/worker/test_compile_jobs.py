@@ -55,7 +55,7 @@ def test_an_option_has_one_form(given_option: str, canonical: str) -> None:
         ("--create-pch=/tmp/x", "it would write a file"),
         ("--time=/tmp/x", "it would write a file"),
         ("-fdevice-time-trace=/tmp/x", "it would write a file"),
-        ("-arch=sm_90", "name it as `architecture`"),
+        ("-arch=sm_90", "name it as `arch`"),
         ("-dlto", "ask for the kind ltoir"),
         ("--split-compile=0", "not one of those"),
         ("--options-file=/tmp/x", "not one of those"),
@@ -95,9 +95,9 @@ def test_whatever_is_given_as_options_is_refused_or_in_the_list(given_options: l
 @in_turn(
     "changes, says",
     [
-        ({"architecture": "sm_9"}, "architecture"),
-        ({"architecture": "sm_90\n"}, "architecture"),
-        ({"architecture": "compute_90"}, "a CUBIN is code for one architecture"),
+        ({"architecture": "sm_9"}, "is not a name such as"),
+        ({"architecture": "sm_90\n"}, "is not a name such as"),
+        ({"architecture": "compute_90"}, "'compute_90' stands for many: name a real one, such as 'sm_90'"),
         ({"source": "a\0b"}, "a NUL at character 1"),
         ({"source": "\udcff"}, "not text"),
         ({"source": "x" * (jobs.MAX_SOURCE_CHARS + 1)}, "more than"),
@@ -125,6 +125,10 @@ def test_a_wrong_source_is_refused_before_a_process_starts(changes: dict[str, An
     [
         ({"inputs": ()}, "1 to 64 inputs"),
         ({"inputs": (LinkInput("a", CodeKind.PTX, b""),)}, "empty"),
+        (
+            {"inputs": (LinkInput("a.cubin", CodeKind.CUBIN, b"\x7fELF".ljust(16) + b"\2\0"),)},
+            "a.cubin is not relocatable",
+        ),
         ({"inputs": (LinkInput("../a", CodeKind.PTX, b"1"),)}, "not a name of a file"),
         ({"architecture": "compute_90"}, "'sm_90' is"),
         ({"options": ("-lineinfo=1",)}, "takes no value"),
@@ -219,6 +223,20 @@ def test_messages_that_have_no_room_are_counted() -> None:
     shown = log_lines.messages("\n".join(f"a({i}): error: wrong" for i in range(1000)), 500).split("\n")
     assert shown[0] == "a(0): error: wrong"
     assert shown[-1] == f"[{1000 - (len(shown) - 1)} more messages]"
+
+
+def test_errors_have_room_before_warnings() -> None:
+    """In the log's order; also in a log that is too long for the process to send."""
+    warnings = [f"a({number}): warning: an error of {'y' * 900}" for number in range(40)]
+    error = "a(99): error: oops"
+    shown = log_lines.messages("\n".join([*warnings, error, *warnings]), 5000).split("\n")
+    assert shown[:-1] == [*warnings[: len(shown) - 2], error]
+    assert shown[-1] == f"[{81 - len(shown) + 1} more messages]"
+    cut = exchange.bounded("\n".join(["  code"] * 10**6 + [error]))
+    assert exchange.MAX_RAW_LOG_CHARS - 10 < len(cut) <= exchange.MAX_RAW_LOG_CHARS
+    assert log_lines.messages(cut, 5000) == error
+    assert all(line in {"", "  code", error} or "  code".startswith(line) for line in cut.split("\n"))
+    assert sum(map(log_lines.is_error, LOG.split("\n"))) > 3
 
 
 @given(st.binary(max_size=200))

@@ -65,7 +65,7 @@ class Compiler:
         """Have a job done; returns at once. Any thread.
 
         The future ends by the deadline, or a little later: with a `Compilation`, or with one of the errors of
-        `CompilerProcess.answer`, or with `DeadlineExceeded` if the job has not begun by then. It can be cancelled until
+        `CompilerProcess.answer`, or with `DeadlineExceeded` if the job is not done by then. It can be cancelled until
         then: a job whose callers have all cancelled is not begun, or is stopped. Callbacks run on any thread.
 
         Args:
@@ -198,10 +198,10 @@ class Compiler:
         ran, stopped = work.stage is WorkStage.RUNNING and work.process is not None, self._leave(waiter)
         if not ran:
             return errors.DeadlineExceeded("the deadline passed while other sources were compiled; this one was not")
-        return errors.CompilationFailed(
-            f"the compiler was {'stopped' if stopped else 'at work'} after {now_s - work.started_s:.1f} s over this "
-            "source: the call's deadline passed; make it simpler, or allow more time (`deadline_s`)",
-            signal="SIGKILL" if stopped else "",
+        how = "stopped" if stopped else "at work"
+        return errors.DeadlineExceeded(
+            f"the deadline passed while this source was compiled: the compiler was {how} after "
+            f"{now_s - work.started_s:.1f} s; make the source simpler, or allow more time (`deadline_s`)"
         )
 
     def _unwanted(self, waiter: Waiter, future: Future[Compilation]) -> None:

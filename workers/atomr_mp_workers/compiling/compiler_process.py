@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
@@ -225,9 +226,14 @@ class CompilerProcess:
         return answer
 
     def _refusal(self, status: str, log: str) -> str:
-        what = "the inputs were not linked" if isinstance(self._job, LinkJob) else "the source was not compiled"
-        first = next((line for line in log.split("\n") if "error" in line or "fatal" in line), "")
-        more = "; `log` has all messages" if log else ""
+        what, lines = "the source was not compiled", log.split("\n")
+        if isinstance(self._job, LinkJob):
+            what = f"the codes were not linked for {self._job.architecture} (`arch` names another architecture)"
+        first = next(filter(log_lines.is_error, lines), "")
+        if first.startswith(_NAME_MAP):
+            named = next((found[1] for line in lines if (found := _NAMED.search(line))), "")
+            what = f"{what}: `names` has {named or 'a name'!r:.200}, which is no kernel's or global's name there"
+        more = "; `log` has the messages" if log else ""
         return f"{what}: {(first or _printable(status))[:500]}{more}"
 
     def _nonsense(self, why: str) -> errors.CompilationFailed:
@@ -259,6 +265,12 @@ class CompilerProcess:
                 "make it simpler, such as with fewer templates, macros or unrolled loops",
                 signal="SIGXCPU",
             )
+        if status == -signal.SIGKILL:
+            return errors.CompilationFailed(
+                "the compiler's process was killed, as by the system when memory runs out, or by hand: that says "
+                "nothing of the source; compile it again",
+                signal="SIGKILL",
+            )
         if status < 0:
             return errors.CompilationFailed(
                 f"the compiler crashed over this source ({_signal_name(-status)}): it nests too deep, or needs more "
@@ -269,6 +281,12 @@ class CompilerProcess:
             f"the compiler's process ended with status {status} and without an answer: "
             f"{_printable(self._printed.decode(errors='replace')) or 'it printed nothing'}"
         )
+
+
+_NAME_MAP: Final = "__nv_name_map("
+"""Begins NVRTC's messages about a name expression."""
+
+_NAMED: Final = re.compile(r'Input name expression was: " ?([^"]{1,4096})"')
 
 
 def confines() -> bool:

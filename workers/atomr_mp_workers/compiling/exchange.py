@@ -22,6 +22,15 @@ MAX_RAW_LOG_CHARS: Final = 2**20
 """Bounds a log before its messages are taken out."""
 MAX_ANSWER_BYTES: Final = MAX_CODE_BYTES + 2**25
 
+
+def bounded(log: str, most_chars: int = MAX_RAW_LOG_CHARS) -> str:
+    """Return a log of at most so many characters: its beginning, and of its end whole lines, where errors may be."""
+    if len(log) <= most_chars:
+        return log
+    half = most_chars // 2
+    return f"{log[: half - 1]}\n{log[-half:].partition(chr(10))[2]}"
+
+
 RawLog = Annotated[str, msgspec.Meta(max_length=MAX_RAW_LOG_CHARS)]
 
 

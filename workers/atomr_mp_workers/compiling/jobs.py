@@ -106,7 +106,7 @@ def check(job: Job) -> Job:
         Unsupported: An option is not allowed.
     """
     if not ARCHITECTURE.fullmatch(job.architecture):
-        raise _wrong(f"architecture {job.architecture!r:.100} is not a name such as 'sm_90', 'sm_90a' or 'compute_90'")
+        raise _wrong(f"arch {job.architecture!r:.100} is not a name such as 'sm_90' or 'sm_90a'")
     if isinstance(job, LinkJob):
         _check_link(job)
         return msgspec.structs.replace(job, options=options.LINKING.canonical(job.options))
@@ -131,15 +131,15 @@ def _check_compile(job: CompileJob) -> None:
         raise _wrong("the compiler makes CUBIN, PTX or LTO-IR, and no fatbin")
     if job.kind is CodeKind.CUBIN and job.architecture.startswith("compute_"):
         raise _wrong(
-            f"a CUBIN is code for one architecture, and {job.architecture!r} stands for many: name a real one, such as "
-            f"{job.architecture.replace('compute', 'sm')!r}, or ask for PTX"
+            f"code is made for one architecture, and {job.architecture!r} stands for many: name a real one, such as "
+            f"{job.architecture.replace('compute', 'sm')!r}"
         )
     _check_text("the source", job.source, MAX_SOURCE_CHARS)
     _check_file_names([job.name, *job.headers])
     if len(job.headers) > MAX_HEADERS:
         raise _wrong(f"{len(job.headers)} headers are more than {MAX_HEADERS}")
     for name, text in job.headers.items():
-        _check_text(f"the header {name!r}", text, MAX_HEADERS_CHARS)
+        _check_text(f"the header {name!r:.200}", text, MAX_HEADERS_CHARS)
     together = sum(map(len, job.headers.values()))
     if together > MAX_HEADERS_CHARS:
         raise _wrong(f"the headers have {together} characters, which are more than {MAX_HEADERS_CHARS}")
@@ -166,8 +166,19 @@ def _check_link(job: LinkJob) -> None:
     _check_file_names(each.name for each in job.inputs)
     if not all(each.code for each in job.inputs):
         raise _wrong("an input is empty")
+    for each in job.inputs:
+        if each.kind is CodeKind.CUBIN and each.code[_ELF_TYPE] == _EXECUTABLE:
+            raise _wrong(
+                f"{each.name} is not relocatable, so a link would leave it out: compile it as relocatable (-rdc=true); "
+                "alone it is loaded as it is, not in a list"
+            )
     if size_of(job) > MAX_CODE_BYTES:
         raise _wrong(f"the inputs have {size_of(job)} bytes, which are more than {MAX_CODE_BYTES}")
+
+
+_ELF_TYPE: Final = slice(16, 18)
+_EXECUTABLE: Final = b"\x02\0"
+"""ET_EXEC; relocatable code has ET_REL."""
 
 
 def _check_text(what: str, text: str, most: int) -> None:

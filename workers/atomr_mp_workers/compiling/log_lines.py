@@ -25,29 +25,39 @@ _UNPLACED: Final = re.compile(
 """Matches a line of the tools behind it; the linker does not give its name."""
 
 
+_ERROR: Final = re.compile(
+    r"(?:[^()\x00-\x1f]{1,512}\([0-9]{1,9}\)|At end of source): (?:catastrophic |internal )?error\b"
+    r"|(?![^()\x00-\x1f]{1,512}\([0-9]{1,9}\): ).*?\b(?:error|fatal)\b"
+)
+"""Matches a message of an error: of the front end, or of a tool behind it."""
+
+
+def is_error(message: str) -> bool:
+    """Return whether a message is an error's, and no warning."""
+    return _ERROR.match(message) is not None
+
+
 def messages(log: str, most_chars: int, folders: Iterable[str] = ()) -> str:
     """Return the messages of a log, one a line.
 
     Args:
         log: The compiler's log, of any content.
-        most_chars: Most characters that are returned; the last line says how many messages are left out.
+        most_chars: Most characters that are returned. Errors have room before other messages; the last line says how
+            many messages are left out.
         folders: The toolkit's own folders, which are left out of names.
     """
-    kept: list[str] = []
-    left_out, room = 0, most_chars - _NOTE_CHARS
     heads = [f"{folder.rstrip('/')}/" for folder in folders]
-    for line in log.split("\n"):
-        text = _message(line, heads)
-        if text is None:
-            continue
-        if left_out or len(text) + 1 > room:
-            left_out += 1
-            continue
-        room -= len(text) + 1
-        kept.append(text)
-    if left_out:
-        kept.append(f"[{left_out} more messages]")
-    return "\n".join(kept)
+    found = [text for line in log.split("\n") if (text := _message(line, heads)) is not None]
+    room, kept = most_chars - _NOTE_CHARS, set()
+    for at in sorted(range(len(found)), key=lambda each: not is_error(found[each])):
+        room -= len(found[at]) + 1
+        if room < 0:
+            break
+        kept.add(at)
+    shown = [found[at] for at in sorted(kept)]
+    if len(shown) < len(found):
+        shown.append(f"[{len(found) - len(shown)} more messages]")
+    return "\n".join(shown)
 
 
 def _message(line: str, heads: Iterable[str]) -> str | None:

@@ -105,7 +105,7 @@ _IDENTIFIER: Final = (re.compile(r"[A-Za-z_]\w{0,255}"), "a name")
 
 _SENT: Final = "files are not read; send the text as one of `headers`"
 _WRITES: Final = "it would write a file"
-_ASKED: Final = "name it as `architecture`"
+_ASKED: Final = "name it as `arch`"
 
 COMPILING: Final = AllowList(
     "NVRTC",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final
 
-from atomr_mp_workers.compiling.exchange import MAX_RAW_LOG_CHARS, CodeAnswer, RefusedAnswer
+from atomr_mp_workers.compiling.exchange import MAX_RAW_LOG_CHARS, CodeAnswer, RefusedAnswer, bounded
 from atomr_mp_workers.compiling.jobs import MAX_CODE_BYTES, CodeKind, LinkJob
 
 _INPUTS: Final = {CodeKind.CUBIN: 1, CodeKind.PTX: 2, CodeKind.LTOIR: 3, CodeKind.FATBIN: 4}
@@ -74,7 +74,7 @@ class NvJitLink:
             return ""
         log = ctypes.create_string_buffer(length.value + 1)
         self._call(f"Get{kind}", handle, log)
-        return log.value.decode(errors="replace")[: MAX_RAW_LOG_CHARS // 2 - 1]
+        return bounded(log.value.decode(errors="replace"), MAX_RAW_LOG_CHARS // 2 - 1)
 
 
 def _name(status: int) -> str:

@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Iterable
 from typing import Any, Final
 
-from atomr_mp_workers.compiling.exchange import MAX_RAW_LOG_CHARS, CodeAnswer, RefusedAnswer
+from atomr_mp_workers.compiling.exchange import CodeAnswer, RefusedAnswer, bounded
 from atomr_mp_workers.compiling.jobs import MAX_CODE_BYTES, CodeKind, CompileJob
 
 _GETTERS: Final = {
@@ -87,7 +87,7 @@ class Nvrtc:
             return ""
         log = ctypes.create_string_buffer(length.value)
         self._library.nvrtcGetProgramLog(program, log)
-        return log.value.decode(errors="replace")[:MAX_RAW_LOG_CHARS]
+        return bounded(log.value.decode(errors="replace"))
 
 
 def _texts(texts: Iterable[str]) -> Any:

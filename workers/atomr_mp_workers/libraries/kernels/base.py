@@ -16,7 +16,7 @@ from atomr_mp_workers.libraries.kernels import modules
 from atomr_mp_workers.libraries.kernels.images import KernelImage
 from atomr_mp_workers.libraries.kernels.modules import LoadedModule
 from atomr_mp_workers.libraries.kernels.rights import owner_of
-from atomr_mp_workers.libraries.kernels.service import CompileService, ReadCode, service
+from atomr_mp_workers.libraries.kernels.service import CompileService, ReadCode, by_lowered, service
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.request import current_request
 
@@ -103,14 +103,23 @@ class KernelLibrary(Library):
         if request.kind == "cubin" and not (request.title or request.parts):
             if request.options:
                 raise errors.InvalidRequest("options are the linker's, and machine code is not linked")
-            return self.service.read(request.code, {name: shown for shown, name in request.shown})
+            return self.service.read(request.code, by_lowered(request.shown))
         first = kernels.LinkedCode(request.title or f"code.{request.kind}", request.kind, request.code)
         parts = tuple(_input(each) for each in (first, *request.parts))
         job = LinkJob(parts, request.arch or self._architecture(), request.options)
         return self.service.submit(job, self._deadline_s(request.limit_s), owner_of(request))
 
-    def load(self, _request: kernels.Load, read: ReadCode) -> list[Any]:
-        """Load the code."""
+    def load(self, request: kernels.Load, read: ReadCode) -> list[Any]:
+        """Load the code.
+
+        Raises:
+            InvalidRequest: It was linked, and has nothing to use.
+        """
+        if read.key and not (read.kernels or read.variables):
+            raise errors.InvalidRequest(
+                f"{request.title or 'the code'}: the linked code has no kernels: a link leaves out those that were "
+                "not compiled as relocatable (-rdc=true)"
+            )
         return self._answer(read)
 
     def launch(self, request: kernels.KernelLaunch) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.exceptions import describe, full_name_of, traceback_of
 from atomr_mp.protocol.libraries import kernels
 from atomr_mp_workers import host_kernels
 from atomr_mp_workers.compiling.toolkits import MAJORS
@@ -78,8 +79,18 @@ class HostKernels(KernelLibrary):
     ) -> None:
         function = host_kernels.find(*_names(module, image))
         assert function is not None
-        with globals_in_place(module, _variables(module)):
-            function(*arguments, grid=request.grid, block=request.block)
+        try:
+            with globals_in_place(module, _variables(module)):
+                function(*arguments, grid=request.grid, block=request.block)
+        except (errors.AtomrError, MemoryError):
+            raise
+        except Exception as error:
+            hint = ": `out` or `inout` names what a kernel writes" if "read-only" in str(error)[:1000] else ""
+            raise errors.ActorFailed(
+                f"the function that stands for the kernel {request.kernel.title:.200} raised {describe(error)}{hint}",
+                exception=full_name_of(error),
+                traceback_text=traceback_of(error),
+            ) from error
 
 
 def _variables(module: LoadedModule) -> list[Any]:
@@ -93,18 +104,19 @@ def _found(module: LoadedModule, name: str) -> Any:
 
     None if there is none, or it has another size.
     """
-    shown = _shown(module, name)
+    names = *_shown(module, name), name
     for image in module.kernels.values():
         function = host_kernels.find(*_names(module, image))
-        found = None if function is None else function.__globals__.get(shown, function.__globals__.get(name))
+        places = {} if function is None else function.__globals__
+        found = next((places[each] for each in names if each in places), None)
         if isinstance(found, np.ndarray) and found.flags.c_contiguous and found.nbytes == module.variables[name]:
             return found
     return None
 
 
-def _shown(module: LoadedModule, name: str) -> str:
-    """Return the caller's name of a global."""
-    return module.shown.get(name, name).lstrip("& ")
+def _shown(module: LoadedModule, name: str) -> list[str]:
+    """Return the caller's names of a global."""
+    return [each.lstrip("& ") for each in module.names_of(name)]
 
 
 def _variable(module: LoadedModule, name: str) -> Any:
@@ -116,16 +128,16 @@ def _variable(module: LoadedModule, name: str) -> Any:
     found = _found(module, name)
     if found is not None:
         return found
-    shown = _shown(module, name)
+    shown = _shown(module, name)[0]
     raise errors.Unsupported(
         f"the host backend has no GPU for the global {shown!r:.200}: the Python module of the functions that stand for "
         f"this code's kernels may have a NumPy array of this name, row-major and of {module.variables[name]} bytes"
     )
 
 
-def _names(module: LoadedModule, image: KernelImage) -> tuple[str, str]:
+def _names(module: LoadedModule, image: KernelImage) -> tuple[str, ...]:
     """Return the names under which a function may stand for a kernel."""
-    return module.shown.get(image.name, image.name), image.name
+    return *module.names_of(image.name), image.name
 
 
 Implementation: Final = HostKernels

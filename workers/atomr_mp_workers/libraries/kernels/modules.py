@@ -20,7 +20,7 @@ class LoadedModule:
     Args:
         digest: SHA-256 of its machine code.
         kernels: Its kernels by their names in the code.
-        shown: The callers' names of some of them, by those in the code.
+        shown: The callers' names of some of them and of globals, by those in the code.
         handles: What the backend launches, by the names in the code.
         streams: The streams that it was launched on, by their addresses; the backend fills it in.
         unload: Gives back what the backend has for it.
@@ -32,7 +32,7 @@ class LoadedModule:
         self,
         digest: bytes,
         kernels: Mapping[str, KernelImage],
-        shown: Mapping[str, str],
+        shown: Mapping[str, tuple[str, ...]],
         handles: Mapping[str, Any],
         streams: dict[int, Any],
         unload: Callable[[], None] | None,
@@ -53,12 +53,20 @@ class LoadedModule:
             self._unload()
 
     def facts(self) -> list[tuple[str, str, tuple[tuple[int, int], ...]]]:
-        """Return the facts of each kernel, as `Facts`."""
-        return [(self.shown.get(name, name), name, each.parameters) for name, each in self.kernels.items()]
+        """Return the facts of each kernel, as `Facts`; several of one that has several names."""
+        return [(shown, name, each.parameters) for name, each in self.kernels.items() for shown in self.names_of(name)]
 
     def variable_facts(self) -> list[tuple[str, str, int]]:
         """Return the facts of each global, as `GlobalFacts`; an expression such as "&n::x" names what it points to."""
-        return [(self.shown.get(name, name).lstrip("& "), name, nbytes) for name, nbytes in self.variables.items()]
+        return [
+            (shown, name, nbytes)
+            for name, nbytes in self.variables.items()
+            for shown in dict.fromkeys(each.lstrip("& ") for each in self.names_of(name))
+        ]
+
+    def names_of(self, name: str) -> tuple[str, ...]:
+        """Return the callers' names of a kernel or a global; its name in the code if they have none."""
+        return self.shown.get(name) or (name,)
 
 
 def with_global(request: ReadGlobal | WriteGlobal) -> LoadedModule:
@@ -93,7 +101,14 @@ def found(kernel: KernelOf) -> tuple[LoadedModule, KernelImage]:
     Raises:
         InvalidRequest: It is another module, or the kernel is not in it as the request says.
     """
-    module = given(kernel.module).attached
+    naming = given(kernel.module)
+    module = naming.attached
+    if not isinstance(module, LoadedModule) and naming.block.foreign:
+        raise errors.GpuRefWrongDevice(
+            f"the kernel {kernel.title:.200} is of device {naming.block.device}, and is launched on another: compile "
+            "or load it there too",
+            device=naming.block.device,
+        )
     if not isinstance(module, LoadedModule):
         raise errors.InvalidRequest(
             "a kernel names no loaded module: make it with device.kernels.compile or device.kernels.load"

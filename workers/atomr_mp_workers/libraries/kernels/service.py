@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
@@ -40,8 +40,8 @@ class ReadCode(NamedTuple):
     digest: bytes
     """Its SHA-256."""
     kernels: dict[str, KernelImage]
-    shown: dict[str, str]
-    """The caller's names of kernels, by those in the code."""
+    shown: Mapping[str, tuple[str, ...]]
+    """The caller's names of kernels and globals, by those in the code; several may name one."""
     messages: str
     """What the compiler has said."""
     key: str
@@ -111,7 +111,7 @@ class CompileService:
             return
         _follow(done, second, partial(_take, lowered=code.lowered, warnings=code.warnings))
 
-    def read(self, code: bytes, shown: dict[str, str]) -> Future[ReadCode]:
+    def read(self, code: bytes, shown: Mapping[str, tuple[str, ...]]) -> Future[ReadCode]:
         """Have machine code read that needs no compiler.
 
         Args:
@@ -158,13 +158,21 @@ def _take(
         return
     try:
         code, key, _ = future.result()
-        shown = {name: given for given, name in (dict(lowered) | code.lowered).items()}
+        shown = by_lowered((dict(lowered) | code.lowered).items())
         done.set_result(_read(code.code, shown, "\n".join(filter(None, (warnings, code.warnings))), key))
     except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
         done.set_exception(error)
 
 
-def _read(code: bytes, shown: dict[str, str], messages: str, key: str) -> ReadCode:
+def by_lowered(names: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return the caller's names by those in the code, from pairs of a caller's name and the one in the code."""
+    found: dict[str, tuple[str, ...]] = {}
+    for given, name in names:
+        found[name] = (*found.get(name, ()), given)
+    return found
+
+
+def _read(code: bytes, shown: Mapping[str, tuple[str, ...]], messages: str, key: str) -> ReadCode:
     return ReadCode(code, hashlib.sha256(code).digest(), kernels_of(code), shown, messages, key, globals_of(code))
 
 
