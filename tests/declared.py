@@ -116,7 +116,8 @@ def requests(
         batch = st.sampled_from([(), (2,), (3,), (2, 3)])
         if word.removeprefix("*") not in found:
             found[word.removeprefix("*")] = draw(batch if word.startswith("*") else st.sampled_from(lengths))
-    drawn = types.SimpleNamespace(**named)  # as far as it is
+    words = {name: value for name in dir(cls) if isinstance(value := getattr(cls, name), str)}
+    drawn = types.SimpleNamespace(**words | named)  # as far as it is
     for name, argument in fields.arrays.items():
         if name in absent or not argument.is_there(drawn):
             named[name] = None
@@ -306,7 +307,8 @@ def _broken_array(request: Any, name: str, argument: Argument, names: Sequence[s
     arrays, array = declared(cls).arrays, getattr(request, name)
     yield f"{name} an array, no ref", _with(request, name, np.zeros(2))
     has_float8 = any(each is not None and each.dtype in dtypes.FLOAT8 for _, _, each in request.arrays())
-    for what, layout in _broken_layouts(argument, array.layout, names, arrays):
+    others = {each: other for each, other in arrays.items() if getattr(request, each) is not None}
+    for what, layout in _broken_layouts(argument, array.layout, names, others):
         if what == EIGHT_BITS and has_float8:
             continue  # it may be another product of float8
         yield f"{name} {what}", _with(request, name, FakeArray(layout, np.zeros(max(2**12, layout.span[1]), np.uint8)))

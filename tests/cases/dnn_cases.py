@@ -389,6 +389,129 @@ def _dropout(request: Any, dense: dict[str, Array]) -> Expected:
     return Expected({"out": kept * values / (1 - request.p or 1.0), "mask": kept}, 1, 20.0)
 
 
+# --- norms ------------------------------------------------------------------------------------------------------------
+
+
+def _drawn_norm(draw: st.DrawFn, cls: Any) -> dict[str, Any]:
+    backward = cls.name == "norm_backward"
+    mode = draw(st.sampled_from(["batch", "layer", "instance", "group", "rms"])) if backward else cls.mode
+    groups = draw(st.integers(1, 3))
+    lengths = [0, 1, 2, 3, 4] if cls.name != "batch_norm_training" else [1, 2, 3]
+    dims = [draw(st.sampled_from(lengths)) for _ in range(draw(st.integers(2, 4)))]
+    dims[1] *= groups
+    fixed: dict[str, Any] = {"normalized_shape": ()} if backward else {"eps": draw(st.sampled_from([1e-3, 0.1]))}
+    if mode in {"layer", "rms"}:
+        fixed["normalized_shape"] = tuple(dims[-draw(st.integers(1, len(dims))) :])
+    if backward or mode == "group":
+        fixed["num_groups"] = groups
+    if cls.name == "batch_norm_training":
+        fixed["momentum"] = draw(st.sampled_from([0.0, 0.1, 1.0]))
+    if backward:
+        fixed["mode"] = mode
+    names = [["weight"], ["bias"], ["running_mean", "running_var"]]
+    absent = [name for each in names if draw(st.booleans()) for name in each]
+    if cls.name == "batch_norm":
+        absent = [name for name in absent if not name.startswith("running")]
+    elif cls.name == "batch_norm_training":
+        fixed["running_var"] = None if "running_var" in absent else "given too"
+    dtype = draw(st.sampled_from(["float16", "bfloat16", "float32", "float64"]))
+    letters = {"T": dtype, "W": draw(st.sampled_from([dtype, "float32"])) if dtype.endswith("16") else dtype}
+    sizes = {"dims": tuple(dims)}
+    return {"fixed": fixed, "sizes": sizes, "absent": absent, "letters": letters, "solid": 5 if backward else 0}
+
+
+def rows(request: Any, x: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """Return the elements that are normalised together as the rows of a matrix, and the way back."""
+    mode = request.mode
+    turned = x.swapaxes(0, 1) if mode == "batch" else x
+    if mode in {"layer", "rms"}:
+        columns = math.prod(request.normalized_shape)
+        count = math.prod(x.shape[: x.ndim - len(request.normalized_shape)])
+    else:
+        count = {"batch": x.shape[1], "instance": x.shape[0] * x.shape[1]}.get(mode) or 0
+        if mode == "group":
+            count = x.shape[0] * request.num_groups
+        columns = x.size // count if count else 0
+
+    def back(matrix: Array) -> Array:
+        found = matrix.reshape(turned.shape)
+        return found.swapaxes(0, 1) if mode == "batch" else found
+
+    return turned.reshape(count, columns), back
+
+
+def statistics(request: Any, x: Array, eps: float) -> tuple[Array, Array, Array]:
+    """Return means, inverse deviations, and variances, row by row."""
+    matrix, _ = rows(request, x)
+    found = np.zeros((3, len(matrix)), matrix.dtype)
+    for at, row in enumerate(matrix):
+        count = max(1, len(row))
+        mean = 0 if request.mode == "rms" else sum(row) / count
+        variance = sum((row - mean) ** 2) / count
+        found[:, at] = mean, 1 / np.sqrt(variance + eps), variance
+    return found[0], found[1], found[2]
+
+
+def affine(request: Any, dense: dict[str, Array], normal: Array) -> Array:
+    """Return normalised values times weight plus bias."""
+    shape = (-1, *(1,) * (normal.ndim - 2)) if request.mode not in {"layer", "rms"} else request.normalized_shape
+    for name, function in (("weight", np.multiply), ("bias", np.add)):
+        if name in dense:
+            normal = function(normal, dense[name].reshape(shape))
+    return normal
+
+
+def _by_statistics(request: Any, dense: dict[str, Array], mean: Array, invstd: Array) -> Array:
+    matrix, back = rows(request, dense["x"])
+    return affine(request, dense, back((matrix - mean[:, None]) * invstd[:, None]))
+
+
+def _norm(request: Any, dense: dict[str, Array]) -> Expected:
+    x = dense["x"]
+    mean, invstd, variance = statistics(request, x, request.eps)
+    values = {"out": _by_statistics(request, dense, mean, invstd)}
+    for name, array in (("mean", mean), ("invstd", invstd)):
+        if name in dense:
+            values[name] = array.reshape(dense[name].shape)
+    if "running_mean" in dense:
+        share, count = request.momentum, rows(request, x)[0].shape[1]
+        sample = variance * count / max(1, count - 1)
+        values["running_mean"] = (1 - share) * dense["running_mean"] + share * mean
+        values["running_var"] = (1 - share) * dense["running_var"] + share * sample
+    return Expected(values, 16, 8 * max(1.0, invstd.max(initial=0)))
+
+
+def _batch_norm(request: Any, dense: dict[str, Array]) -> Expected:
+    invstd = 1 / np.sqrt(dense["running_var"] + request.eps)
+    out = _by_statistics(request, dense, dense["running_mean"], invstd)
+    return Expected({"out": out}, 8, 8 * max(1.0, invstd.max(initial=0)))
+
+
+EPS: Final = 0.01
+"""That of the forward whose gradient is taken."""
+
+
+def _norm_backward(request: Any, dense: dict[str, Array]) -> Expected:
+    """Take a step along the imaginary axis from each element of x, of weight and of bias."""
+    shape = request.x.shape[1:2] if request.mode not in {"layer", "rms"} else tuple(request.normalized_shape)
+    given = {"x": dense["x"], "weight": dense.get("weight", np.ones(shape)), "bias": np.zeros(shape)}
+    names = {"x": "out", "weight": "dweight", "bias": "dbias"}
+    values = {}
+    for name, wanted in names.items():
+        if wanted not in dense:
+            continue
+        found = np.zeros(given[name].shape)
+        for at in np.ndindex(found.shape):
+            moved = given[name].astype(complex)
+            moved[at] += 1j * STEP
+            now = given | {name: moved}
+            mean, invstd, _ = statistics(request, now["x"], EPS)
+            found[at] = (dense["dy"] * _by_statistics(request, now, mean, invstd).imag / STEP).sum()
+        values[wanted] = found
+    largest = dense["invstd"].max(initial=1.0)
+    return Expected(values, 2 * dense["x"].size + 8, 16 * largest**2)
+
+
 # --- all --------------------------------------------------------------------------------------------------------------
 
 
@@ -406,6 +529,11 @@ DRAWN: Final[dict[str, Callable[[st.DrawFn], dict[str, Any]]]] = {
     **dict.fromkeys(("activation", "activation_backward"), _plain),
     **dict.fromkeys(("local_response_norm", "local_response_norm_backward"), _drawn_channels),
     **dict.fromkeys(("dropout", "dropout_backward"), _drawn_dropout),
+    **{
+        name: lambda draw, name=name: _drawn_norm(draw, REQUESTS[name])  # type: ignore[misc]
+        for name in REQUESTS
+        if "norm" in name and "response" not in name
+    },
 }
 """What requests are drawn with, by name."""
 
@@ -424,6 +552,9 @@ EXPECTED: Final[dict[str, Callable[[Any, dict[str, Array]], Expected]]] = {
     "local_response_norm_backward": _response_norm_backward,
     "dropout": _dropout,
     "dropout_backward": _dropout,
+    "batch_norm": _batch_norm,
+    **dict.fromkeys(("batch_norm_training", "layer_norm", "instance_norm", "group_norm", "rms_norm"), _norm),
+    "norm_backward": _norm_backward,
 }
 
 
@@ -438,6 +569,11 @@ def numbers(request: Any, name: str, drawn: Array) -> Array:
             and other.number == array.number
         ):
             return np.array(array.array, np.float64)  # in place
+    if request.name == "norm_backward" and name in {"mean", "invstd"}:
+        mean, invstd, _ = statistics(request, request.x.array.astype(np.float64), EPS)
+        return np.reshape(mean if name == "mean" else invstd, drawn.shape)
+    if name == "running_var":
+        return np.abs(drawn)
     if request.name == "pool_backward" and name == "y":
         return _pooled(request, request.x.array.astype(np.float64))[0]
     if request.name == "softmax_backward" and name == "y" and drawn.size:

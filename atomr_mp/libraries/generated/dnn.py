@@ -594,3 +594,313 @@ class DnnRequests(LibraryReference):
             ),
             deadline_s,
         )
+
+    def batch_norm(
+        self,
+        x: Operand,
+        running_mean: Operand,
+        running_var: Operand,
+        weight: Operand | None = None,
+        bias: Operand | None = None,
+        out: Operand | None = None,
+        *,
+        eps: SupportsFloat = 1e-05,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Normalise each channel by given statistics.
+
+        Args:
+            x: Read; shape (*dims).
+            running_mean: Read; (c), or normalized_shape.
+            running_var: Read; (c), or normalized_shape.
+            weight: Read; (c), or normalized_shape.
+            bias: Read; (c), or normalized_shape.
+            out: Written; shape (*dims).
+            eps: The number that is added to variances.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.BatchNorm(
+                x=x,
+                running_mean=running_mean,
+                running_var=running_var,
+                weight=weight,
+                bias=bias,
+                out=out,
+                eps=real("eps", eps),
+            ),
+            deadline_s,
+        )
+
+    def batch_norm_training(
+        self,
+        x: Operand,
+        weight: Operand | None = None,
+        bias: Operand | None = None,
+        running_mean: Operand | None = None,
+        running_var: Operand | None = None,
+        out: Operand | None = None,
+        mean: Operand | None = None,
+        invstd: Operand | None = None,
+        *,
+        momentum: SupportsFloat = 0.1,
+        eps: SupportsFloat = 1e-05,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Normalise each channel by the statistics of the batch, and let running statistics follow these.
+
+        running ← (1 - momentum)·running + momentum·that of the batch. Running variances are those of samples: of m
+        elements, squares are divided by m - 1, or by 1.
+
+        Args:
+            x: Read; shape (*dims).
+            weight: Read; (c), or normalized_shape.
+            bias: Read; (c), or normalized_shape.
+            running_mean: Read and written; (c), or normalized_shape. Given where running_var is given.
+            running_var: Read and written; (c), or normalized_shape. Given where running_mean is given.
+            out: Written; shape (*dims).
+            mean: Written; (c), or normalized_shape. The batch's means, for `norm_backward`.
+            invstd: Written; (c), or normalized_shape. 1 / √(variance + eps), for `norm_backward`.
+            momentum: The share of the batch in the running statistics.
+            eps: The number that is added to variances.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.BatchNormTraining(
+                x=x,
+                weight=weight,
+                bias=bias,
+                running_mean=running_mean,
+                running_var=running_var,
+                out=out,
+                mean=mean,
+                invstd=invstd,
+                momentum=real("momentum", momentum),
+                eps=real("eps", eps),
+            ),
+            deadline_s,
+        )
+
+    def layer_norm(
+        self,
+        x: Operand,
+        weight: Operand | None = None,
+        bias: Operand | None = None,
+        out: Operand | None = None,
+        mean: Operand | None = None,
+        invstd: Operand | None = None,
+        *,
+        eps: SupportsFloat = 1e-05,
+        save_statistics: bool = False,
+        normalized_shape: SupportsIndex | Sequence[SupportsIndex],
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Normalise the last dimensions of x together.
+
+        Args:
+            x: Read; shape (*dims).
+            weight: Read; (c), or normalized_shape.
+            bias: Read; (c), or normalized_shape.
+            out: Written; shape (*dims).
+            mean: Written; the lengths of x along which nothing is summed; (n, num_groups) for a group norm. Given
+                with save_statistics.
+            invstd: Written; the lengths of x along which nothing is summed; (n, num_groups) for a group norm. Given
+                with save_statistics.
+            eps: The number that is added to variances.
+            save_statistics: Whether the statistics are results too, for `norm_backward`.
+            normalized_shape: The lengths of the dimensions that are normalised together: the last of x, and all of
+                weight and bias.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.LayerNorm(
+                x=x,
+                weight=weight,
+                bias=bias,
+                out=out,
+                mean=mean,
+                invstd=invstd,
+                eps=real("eps", eps),
+                save_statistics=save_statistics,
+                normalized_shape=lengths("normalized_shape", normalized_shape),
+            ),
+            deadline_s,
+        )
+
+    def rms_norm(
+        self,
+        x: Operand,
+        weight: Operand | None = None,
+        out: Operand | None = None,
+        invstd: Operand | None = None,
+        *,
+        eps: SupportsFloat = 1e-05,
+        save_statistics: bool = False,
+        normalized_shape: SupportsIndex | Sequence[SupportsIndex],
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Divide by the root of the mean of squares of the last dimensions: x·weight / √(mean(x²) + eps).
+
+        Args:
+            x: Read; shape (*dims).
+            weight: Read; (c), or normalized_shape.
+            out: Written; shape (*dims).
+            invstd: Written; the lengths of x along which nothing is summed; (n, num_groups) for a group norm. Given
+                with save_statistics.
+            eps: The number that is added to variances.
+            save_statistics: Whether the statistics are results too, for `norm_backward`.
+            normalized_shape: The lengths of the dimensions that are normalised together: the last of x, and all of
+                weight and bias.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.RmsNorm(
+                x=x,
+                weight=weight,
+                out=out,
+                invstd=invstd,
+                eps=real("eps", eps),
+                save_statistics=save_statistics,
+                normalized_shape=lengths("normalized_shape", normalized_shape),
+            ),
+            deadline_s,
+        )
+
+    def instance_norm(
+        self,
+        x: Operand,
+        weight: Operand | None = None,
+        bias: Operand | None = None,
+        out: Operand | None = None,
+        mean: Operand | None = None,
+        invstd: Operand | None = None,
+        *,
+        eps: SupportsFloat = 1e-05,
+        save_statistics: bool = False,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Normalise each channel of each sample.
+
+        Args:
+            x: Read; shape (*dims).
+            weight: Read; (c), or normalized_shape.
+            bias: Read; (c), or normalized_shape.
+            out: Written; shape (*dims).
+            mean: Written; the lengths of x along which nothing is summed; (n, num_groups) for a group norm. Given
+                with save_statistics.
+            invstd: Written; the lengths of x along which nothing is summed; (n, num_groups) for a group norm. Given
+                with save_statistics.
+            eps: The number that is added to variances.
+            save_statistics: Whether the statistics are results too, for `norm_backward`.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.InstanceNorm(
+                x=x,
+                weight=weight,
+                bias=bias,
+                out=out,
+                mean=mean,
+                invstd=invstd,
+                eps=real("eps", eps),
+                save_statistics=save_statistics,
+            ),
+            deadline_s,
+        )
+
+    def group_norm(
+        self,
+        x: Operand,
+        weight: Operand | None = None,
+        bias: Operand | None = None,
+        out: Operand | None = None,
+        mean: Operand | None = None,
+        invstd: Operand | None = None,
+        *,
+        num_groups: SupportsIndex = 1,
+        eps: SupportsFloat = 1e-05,
+        save_statistics: bool = False,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Normalise groups of channels of each sample.
+
+        Args:
+            x: Read; shape (*dims).
+            weight: Read; (c), or normalized_shape.
+            bias: Read; (c), or normalized_shape.
+            out: Written; shape (*dims).
+            mean: Written; the lengths of x along which nothing is summed; (n, num_groups) for a group norm. Given
+                with save_statistics.
+            invstd: Written; the lengths of x along which nothing is summed; (n, num_groups) for a group norm. Given
+                with save_statistics.
+            num_groups: How many groups: it divides the number of channels.
+            eps: The number that is added to variances.
+            save_statistics: Whether the statistics are results too, for `norm_backward`.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.GroupNorm(
+                x=x,
+                weight=weight,
+                bias=bias,
+                out=out,
+                mean=mean,
+                invstd=invstd,
+                num_groups=whole("num_groups", num_groups),
+                eps=real("eps", eps),
+                save_statistics=save_statistics,
+            ),
+            deadline_s,
+        )
+
+    def norm_backward(
+        self,
+        x: Operand,
+        dy: Operand,
+        invstd: Operand,
+        mean: Operand | None = None,
+        weight: Operand | None = None,
+        out: Operand | None = None,
+        dweight: Operand | None = None,
+        dbias: Operand | None = None,
+        *,
+        mode: dnn.Mode = "layer",
+        normalized_shape: SupportsIndex | Sequence[SupportsIndex] = (),
+        num_groups: SupportsIndex = 1,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute the gradients of a norm by x, weight and bias, from dy, that by its result, and its statistics.
+
+        Statistics are those of x, from the forward: a gradient through given ones, as of `batch_norm`, is another.
+
+        Args:
+            x: Read; shape (*dims).
+            dy: Read; shape (*dims).
+            invstd: Read; the lengths of x along which nothing is summed; (n, num_groups) for a group norm.
+            mean: Read; the lengths of x along which nothing is summed; (n, num_groups) for a group norm. Given
+                unless mode is "rms".
+            weight: Read; (c), or normalized_shape.
+            out: Written; shape (*dims). The gradient by x.
+            dweight: Written; (c), or normalized_shape. Given where weight is given.
+            dbias: Written; (c), or normalized_shape. Given where weight is given, and mode is not "rms".
+            mode: The norm: "batch", "layer", "instance", "group" or "rms".
+            normalized_shape: As of `layer_norm` and `rms_norm`; for these modes only.
+            num_groups: As of `group_norm`; for this mode only.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.NormBackward(
+                x=x,
+                dy=dy,
+                invstd=invstd,
+                mean=mean,
+                weight=weight,
+                out=out,
+                dweight=dweight,
+                dbias=dbias,
+                mode=mode,
+                normalized_shape=lengths("normalized_shape", normalized_shape),
+                num_groups=whole("num_groups", num_groups),
+            ),
+            deadline_s,
+        )

@@ -107,9 +107,10 @@ def updates(
     dtype: str | DtypeFunction = "T",
     lies: Rule = anywhere,
     triangle: str = "",
+    where: Condition | None = None,
 ) -> msgspec.Meta:
     """Declare an array that is read and written."""
-    return _meta(Argument(shape, writes=True, reads=True, dtype=dtype, lies=lies, triangle=triangle))
+    return _meta(Argument(shape, writes=True, reads=True, dtype=dtype, lies=lies, triangle=triangle, where=where))
 
 
 def _meta(argument: Argument) -> msgspec.Meta:

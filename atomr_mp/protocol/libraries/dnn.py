@@ -10,33 +10,46 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from atomr_mp.protocol.declaration.arguments import reads, writes
+from atomr_mp.protocol.declaration.arguments import reads, updates, writes
 from atomr_mp.protocol.declaration.factors import Scalar
-from atomr_mp.protocol.libraries.base import HALF, REAL, LibraryRequest, Moving, Shape
+from atomr_mp.protocol.libraries.base import HALF, REAL, LibraryRequest, Moving, Rule, Shape
 from atomr_mp.protocol.libraries.dnn_shapes import (
     Dims,
+    NotNegative,
     Padding,
     Probability,
     Seed,
     Size,
     Window,
+    as_affine,
     as_channels,
     as_convolved,
     as_input,
     as_pooled,
+    as_statistics,
     as_transposed,
     as_weight,
     divides_channels,
+    has_affine_type,
     has_dims,
     has_groups,
+    has_mean,
+    has_running_mean,
+    has_running_var,
+    has_samples,
     has_seed,
+    has_weight,
+    has_weight_and_bias,
+    is_normed,
     mask_dtype,
     may_be_tf32,
     meets_image,
     pads_less_than_stride,
     products,
     saves_mask,
+    saves_statistics,
     spread,
+    statistics_dtype,
 )
 from atomr_mp.protocol.refs import Operand
 
@@ -45,6 +58,9 @@ FLOATS: Final = (*HALF, *REAL)
 Kind = Literal["identity", "relu", "sigmoid", "tanh", "gelu", "gelu_tanh", "silu", "elu", "softplus"]
 """Activations; gelu is that of the normal law, gelu_tanh its approximation."""
 Pooling = Literal["max", "avg"]
+
+Mode = Literal["batch", "layer", "instance", "group", "rms"]
+"""Norms, by what is normalised together: a channel, a sample's last dimensions, its channels, groups of these."""
 
 # --- convolutions -----------------------------------------------------------------------------------------------------
 
@@ -313,3 +329,147 @@ class DropoutBackward(_Dropout, frozen=True):
     name: ClassVar = "dropout_backward"
     dy: Annotated[Operand, reads("*dims")]
     out: Annotated[Operand | None, writes("*dims", alias=("dy",))] = None
+
+
+# --- norms ------------------------------------------------------------------------------------------------------------
+
+
+class _Norm(LibraryRequest, frozen=True, kw_only=True):
+    """Base of norms: (x - mean)·inverse deviation·weight + bias; statistics are float32, of float64 float64."""
+
+    types: ClassVar = {"T": FLOATS, "W": FLOATS}
+    rules: ClassVar[tuple[Rule, ...]] = (is_normed, has_affine_type)
+    work: ClassVar = "8 x.size"
+    mode: ClassVar[Mode]
+    eps: NotNegative = 1e-5
+    """The number that is added to variances."""
+
+
+class BatchNorm(_Norm, frozen=True):
+    """Normalise each channel by given statistics."""
+
+    name: ClassVar = "batch_norm"
+    mode: ClassVar = "batch"
+    x: Annotated[Operand, reads("*dims")]
+    running_mean: Annotated[Operand, reads(as_affine, dtype=statistics_dtype)]
+    running_var: Annotated[Operand, reads(as_affine, dtype=statistics_dtype)]
+    weight: Annotated[Operand | None, reads(as_affine, dtype="W")] = None
+    bias: Annotated[Operand | None, reads(as_affine, dtype="W")] = None
+    out: Annotated[Operand | None, writes("*dims")] = None
+
+
+class BatchNormTraining(_Norm, frozen=True):
+    """Normalise each channel by the statistics of the batch, and let running statistics follow these.
+
+    running ← (1 - momentum)·running + momentum·that of the batch. Running variances are those of samples: of m
+    elements, squares are divided by m - 1, or by 1.
+    """
+
+    name: ClassVar = "batch_norm_training"
+    mode: ClassVar = "batch"
+    rules: ClassVar = (is_normed, has_affine_type, has_samples)
+    x: Annotated[Operand, reads("*dims")]
+    weight: Annotated[Operand | None, reads(as_affine, dtype="W")] = None
+    bias: Annotated[Operand | None, reads(as_affine, dtype="W")] = None
+    running_mean: Annotated[Operand | None, updates(as_affine, dtype=statistics_dtype, where=has_running_var)] = None
+    running_var: Annotated[Operand | None, updates(as_affine, dtype=statistics_dtype, where=has_running_mean)] = None
+    out: Annotated[Operand | None, writes("*dims")] = None
+    mean: Annotated[Operand | None, writes(as_affine, dtype=statistics_dtype)] = None
+    """The batch's means, for `norm_backward`."""
+    invstd: Annotated[Operand | None, writes(as_affine, dtype=statistics_dtype)] = None
+    """1 / √(variance + eps), for `norm_backward`."""
+    momentum: Probability = 0.1
+    """The share of the batch in the running statistics."""
+
+
+class _SampleNorm(_Norm, frozen=True, kw_only=True):
+    """Base of norms within each sample."""
+
+    save_statistics: bool = False
+    """Whether the statistics are results too, for `norm_backward`."""
+
+
+class _LastNorm(_SampleNorm, frozen=True, kw_only=True):
+    """Base of norms of the last dimensions."""
+
+    normalized_shape: Shape
+    """The lengths of the dimensions that are normalised together: the last of x, and all of weight and bias."""
+
+
+class LayerNorm(_LastNorm, frozen=True):
+    """Normalise the last dimensions of x together."""
+
+    name: ClassVar = "layer_norm"
+    mode: ClassVar = "layer"
+    x: Annotated[Operand, reads("*dims")]
+    weight: Annotated[Operand | None, reads(as_affine, dtype="W")] = None
+    bias: Annotated[Operand | None, reads(as_affine, dtype="W")] = None
+    out: Annotated[Operand | None, writes("*dims")] = None
+    mean: Annotated[Operand | None, writes(as_statistics, dtype=statistics_dtype, where=saves_statistics)] = None
+    invstd: Annotated[Operand | None, writes(as_statistics, dtype=statistics_dtype, where=saves_statistics)] = None
+
+
+class RmsNorm(_LastNorm, frozen=True):
+    """Divide by the root of the mean of squares of the last dimensions: x·weight / √(mean(x²) + eps)."""
+
+    name: ClassVar = "rms_norm"
+    mode: ClassVar = "rms"
+    x: Annotated[Operand, reads("*dims")]
+    weight: Annotated[Operand | None, reads(as_affine, dtype="W")] = None
+    out: Annotated[Operand | None, writes("*dims")] = None
+    invstd: Annotated[Operand | None, writes(as_statistics, dtype=statistics_dtype, where=saves_statistics)] = None
+
+
+class InstanceNorm(_SampleNorm, frozen=True):
+    """Normalise each channel of each sample."""
+
+    name: ClassVar = "instance_norm"
+    mode: ClassVar = "instance"
+    x: Annotated[Operand, reads("*dims")]
+    weight: Annotated[Operand | None, reads(as_affine, dtype="W")] = None
+    bias: Annotated[Operand | None, reads(as_affine, dtype="W")] = None
+    out: Annotated[Operand | None, writes("*dims")] = None
+    mean: Annotated[Operand | None, writes(as_statistics, dtype=statistics_dtype, where=saves_statistics)] = None
+    invstd: Annotated[Operand | None, writes(as_statistics, dtype=statistics_dtype, where=saves_statistics)] = None
+
+
+class GroupNorm(_SampleNorm, frozen=True):
+    """Normalise groups of channels of each sample."""
+
+    name: ClassVar = "group_norm"
+    mode: ClassVar = "group"
+    x: Annotated[Operand, reads("*dims")]
+    weight: Annotated[Operand | None, reads(as_affine, dtype="W")] = None
+    bias: Annotated[Operand | None, reads(as_affine, dtype="W")] = None
+    out: Annotated[Operand | None, writes("*dims")] = None
+    mean: Annotated[Operand | None, writes(as_statistics, dtype=statistics_dtype, where=saves_statistics)] = None
+    invstd: Annotated[Operand | None, writes(as_statistics, dtype=statistics_dtype, where=saves_statistics)] = None
+    num_groups: Size = 1
+    """How many groups: it divides the number of channels."""
+
+
+class NormBackward(LibraryRequest, frozen=True):
+    """Compute the gradients of a norm by x, weight and bias, from dy, that by its result, and its statistics.
+
+    Statistics are those of x, from the forward: a gradient through given ones, as of `batch_norm`, is another.
+    """
+
+    name: ClassVar = "norm_backward"
+    types: ClassVar = {"T": FLOATS, "W": FLOATS}
+    rules: ClassVar = (has_affine_type,)
+    work: ClassVar = "12 x.size"
+    x: Annotated[Operand, reads("*dims")]
+    dy: Annotated[Operand, reads("*dims")]
+    invstd: Annotated[Operand, reads(as_statistics, dtype=statistics_dtype)]
+    mean: Annotated[Operand | None, reads(as_statistics, dtype=statistics_dtype, where=has_mean)] = None
+    weight: Annotated[Operand | None, reads(as_affine, dtype="W")] = None
+    out: Annotated[Operand | None, writes("*dims")] = None
+    """The gradient by x."""
+    dweight: Annotated[Operand | None, writes(as_affine, dtype="W", where=has_weight)] = None
+    dbias: Annotated[Operand | None, writes(as_affine, dtype="W", where=has_weight_and_bias)] = None
+    mode: Mode = "layer"
+    """The norm: "batch", "layer", "instance", "group" or "rms"."""
+    normalized_shape: Shape = ()
+    """As of `layer_norm` and `rms_norm`; for these modes only."""
+    num_groups: Size = 1
+    """As of `group_norm`; for this mode only."""

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import Sizes
+from atomr_mp.protocol.libraries.base import HALF
 from atomr_mp.protocol.words import counted
 
 MOST_DIMENSIONS: Final = 3
@@ -18,6 +19,7 @@ MOST_DIMENSIONS: Final = 3
 
 Dims = Annotated[tuple[int, ...], Meta(min_length=1)]
 """Numbers of dimensions, counted from either end."""
+NotNegative = Annotated[float, Meta(ge=0)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Seed = Annotated[int, Meta(ge=0)]  # msgspec knows no larger bounds than those of 64 bits with a sign
 Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -285,3 +287,119 @@ def saves_mask(request: Any) -> bool:
 def has_seed(request: Any, _sizes: Sizes) -> bool:
     """The seed must be less than 2^64."""
     return bool(request.seed < 2**64)
+
+
+# --- norms ------------------------------------------------------------------------------------------------------------
+
+
+class Normed(NamedTuple):
+    """The view of x that a norm takes."""
+
+    view: tuple[int, ...]
+    """Its shape, in which the channels of a group norm are two dimensions."""
+    axes: tuple[int, ...]
+    """The dimensions that are normalised together."""
+    affine: tuple[int, ...]
+    """The shape of weight and bias, as they are broadcast to the view."""
+
+    @property
+    def statistics(self) -> tuple[int, ...]:
+        """The shape of means and inverse deviations."""
+        return tuple(n for axis, n in enumerate(self.view) if axis not in self.axes)
+
+
+def normed(request: Any) -> Normed:
+    """Return the view of x that a request's norm takes, by its `mode`.
+
+    Raises:
+        InvalidRequest: x has no such view.
+    """
+    shape, mode = tuple(request.x.shape), request.mode
+    if mode in {"layer", "rms"}:
+        last = request.normalized_shape
+        if not last or shape[-len(last) :] != tuple(last):
+            raise errors.InvalidRequest(
+                f"normalized_shape is {last}; it must be the last lengths of x, which has the shape {shape}"
+            )
+        first = len(shape) - len(last)
+        return Normed(shape, tuple(range(first, len(shape))), (1,) * first + tuple(last))
+    if len(shape) < 2:
+        raise errors.InvalidRequest(
+            f"x has {counted(len(shape), 'dimension')}; it must have at least 2: batch and channels"
+        )
+    n, c, *space = shape
+    ones = (1,) * len(space)
+    if mode == "group":
+        groups = request.num_groups
+        if c % groups:
+            raise errors.InvalidRequest(f"num_groups is {groups}; it must divide the {counted(c, 'channel')} of x")
+        view = (n, groups, c // groups, *space)
+        return Normed(view, tuple(range(2, len(view))), (1, groups, c // groups, *ones))
+    return Normed(
+        shape, tuple(axis for axis in range(len(shape)) if axis > 1 or axis < (mode == "batch")), (1, c, *ones)
+    )
+
+
+def is_normed(request: Any, _sizes: Sizes) -> bool:
+    """The dimensions of x must be those that the norm takes."""
+    return bool(normed(request).view)
+
+
+def as_affine(request: Any, _sizes: Sizes) -> tuple[int, ...]:
+    """(c), or normalized_shape."""
+    if request.mode in {"layer", "rms"}:
+        return tuple(normed(request).affine[request.x.ndim - len(request.normalized_shape) :])
+    normed(request)
+    return (int(request.x.shape[1]),)
+
+
+def as_statistics(request: Any, _sizes: Sizes) -> tuple[int, ...]:
+    """The lengths of x along which nothing is summed; (n, num_groups) for a group norm."""
+    return normed(request).statistics
+
+
+def statistics_dtype(request: Any) -> str:
+    """Return the element type of statistics."""
+    return "float64" if request.x.dtype == "float64" else "float32"
+
+
+def saves_statistics(request: Any) -> bool:
+    """With save_statistics."""
+    return bool(request.save_statistics)
+
+
+def has_mean(request: Any) -> bool:
+    """Unless mode is "rms"."""
+    return bool(request.mode != "rms")
+
+
+def has_weight(request: Any) -> bool:
+    """Where weight is given."""
+    return request.weight is not None
+
+
+def has_weight_and_bias(request: Any) -> bool:
+    """Where weight is given, and mode is not "rms"."""
+    return has_weight(request) and has_mean(request)
+
+
+def has_running_mean(request: Any) -> bool:
+    """Where running_mean is given."""
+    return request.running_mean is not None
+
+
+def has_running_var(request: Any) -> bool:
+    """Where running_var is given."""
+    return request.running_var is not None
+
+
+def has_affine_type(request: Any, _sizes: Sizes) -> bool:
+    """Weight and bias must have the element type of x, or be float32 beside half precision."""
+    given = (request.weight, getattr(request, "bias", None))
+    types = {request.x.dtype, "float32"} if request.x.dtype in HALF else {request.x.dtype}
+    return all(each is None or each.dtype in types for each in given)
+
+
+def has_samples(request: Any, _sizes: Sizes) -> bool:
+    """There must be an element of x for each channel: nothing has no mean."""
+    return bool(request.x.size > 0 or request.x.shape[1] == 0)

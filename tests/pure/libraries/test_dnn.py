@@ -346,3 +346,73 @@ def test_the_ends_of_the_probabilities_keep_all_and_nothing() -> None:
     x = FakeArray.of([1.0, np.inf, np.nan], "float32")
     np.testing.assert_array_equal(done(DNN.dropout(x, p=0.0, seed=1)), x.array)
     np.testing.assert_array_equal(done(DNN.dropout(x, p=1.0, seed=1)), [0, 0, 0])
+
+
+# --- norms ------------------------------------------------------------------------------------------------------------
+
+ONES: Final = of(3)
+
+
+@in_turn(
+    "message, call",
+    [
+        ("normalized_shape is .7,.; it must be the last lengths of x", lambda: DNN.layer_norm(P, normalized_shape=7)),
+        ("normalized_shape is ..; it must be", lambda: DNN.norm_backward(P, P, ONES, ONES)),
+        ("takes.*normalized_shape", lambda: DNN.layer_norm(P, 8)),
+        ("num_groups is 2; it must divide the 3 channels of x", lambda: DNN.group_norm(P, num_groups=2)),
+        ("x has 1 dimension; it must have at least 2", lambda: DNN.instance_norm(ONES)),
+        (r"weight has the shape \(3,\); it must have \(8,\)", lambda: DNN.layer_norm(P, ONES, normalized_shape=8)),
+        ("weight is float64 and bias is float32", lambda: DNN.group_norm(P, ONES, of(3, dtype="float32"))),
+        ("running_mean is float32; it must be float64", lambda: DNN.batch_norm(P, of(3, dtype="float32"), ONES)),
+        ("running_mean must be given where running_var", lambda: DNN.batch_norm_training(P, running_var=ONES)),
+        (
+            "running_mean must be left out: it is given where running_var",
+            lambda: DNN.batch_norm_training(P, running_mean=ONES),
+        ),
+        ("must be an element of x for each channel", lambda: DNN.batch_norm_training(of(0, 3, 2))),
+        ("mean must be left out: it is given with save_statistics", lambda: DNN.instance_norm(P, mean=of(2, 3))),
+        ("mean must be given unless mode", lambda: DNN.norm_backward(P, P, ONES, mode="batch")),
+        (
+            "mean must be left out",
+            lambda: DNN.norm_backward(of(3, 4), of(3, 4), ONES, ONES, mode="rms", normalized_shape=4),
+        ),
+        (
+            "dweight must be left out",
+            lambda: DNN.norm_backward(P, P, ONES, ONES, dweight=ONES, mode="batch"),
+        ),
+        ("must have the element type of x", lambda: DNN.group_norm(P, of(3, dtype="float32"))),
+        ("eps is -1", lambda: DNN.instance_norm(P, eps=-1)),
+    ],
+)
+def test_what_cannot_be_normalised_says_so(message: str, call: Any) -> None:
+    """Statistics that do not fit, or are wanted of nothing."""
+    with pytest.raises((errors.InvalidRequest, errors.WrongArgument), match=message):
+        call()
+
+
+def test_running_statistics_are_those_of_samples() -> None:
+    """The batch is normalised with the variance of its own elements; of one element it is 0."""
+    x = FakeArray.of([[1.0], [2.0], [6.0]], "float64")
+    mean, var = FakeArray.of([10.0], "float64"), FakeArray.of([20.0], "float64")
+    out, of_batch, invstd = done(DNN.batch_norm_training(x, None, None, mean, var, momentum=0.25, eps=0.0))
+    assert_close(out, (x.array - 3) / np.sqrt(14 / 3), "float64", 3, 3)
+    assert_close([of_batch, invstd**2], [[3.0], [3 / 14]], "float64", 3)
+    assert_close([mean.array, var.array], [[0.75 * 10 + 0.25 * 3], [0.75 * 20 + 0.25 * 7]], "float64", 3, 20)
+    one = done(DNN.batch_norm_training(x[:1], None, None, mean, var, momentum=1.0))
+    assert [each.item() for each in (one[0], one[1], mean.array, var.array)] == [0.0, 1.0, 1.0, 0.0]
+
+
+def test_norms_of_one_element_and_of_none() -> None:
+    """One element is its mean; no element has the mean 0."""
+    x = FakeArray.of([[5.0], [7.0]], "float32")
+    out, mean, invstd = done(DNN.layer_norm(x, normalized_shape=1, save_statistics=True, eps=0.25))
+    assert (out.tolist(), mean.tolist(), invstd.tolist()) == ([[0.0], [0.0]], [5.0, 7.0], [2.0, 2.0])
+    out, mean, invstd = done(DNN.layer_norm(x[:, :0], normalized_shape=0, save_statistics=True, eps=0.25))
+    assert (out.shape, mean.tolist(), invstd.tolist()) == ((2, 0), [0.0, 0.0], [2.0, 2.0])
+
+
+def test_a_large_mean_costs_no_digits() -> None:
+    """Deviations are taken from the mean, and sums in double precision."""
+    values = np.tile([4095.0, 4097.0], 500_000).reshape(1, 1, -1)
+    found = done(DNN.instance_norm(FakeArray.of(values, "float32"), eps=0.0))
+    np.testing.assert_array_equal(found, values - 4096)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from atomr_mp_workers.libraries.dnn.convolutions import Convolutions
+from atomr_mp_workers.libraries.dnn.norms import Norms
 from atomr_mp_workers.libraries.dnn.pointwise import Pointwise
 from atomr_mp_workers.libraries.dnn.pooling import Windows
 
 
-class HostDnn(Convolutions, Windows, Pointwise):
+class HostDnn(Convolutions, Windows, Pointwise, Norms):
     """All requests of neural networks on NumPy's arrays; infinities and NaNs are results, and no warnings."""
 
 
