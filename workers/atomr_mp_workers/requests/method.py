@@ -152,7 +152,7 @@ class Method(ABC):
         return arguments
 
     def shown(self, _arguments: tuple[Any, ...]) -> str:
-        """Return what a request is called in the trace of the pool."""
+        """Return the name of a request in the trace of the pool."""
         return self.name
 
     def work(self, _arguments: tuple[Any, ...]) -> tuple[int, int]:
