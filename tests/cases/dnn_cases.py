@@ -15,7 +15,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from atomr_mp.protocol.libraries import requests_of, rng
+from atomr_mp.protocol.libraries import dnn, requests_of, rng
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from tests import declared
 from tests.declared import Expected
@@ -35,6 +35,10 @@ def requests(draw: st.DrawFn, cls: type[LibraryRequest]) -> Any:
 
 def assert_agrees(request: Any, random: np.random.Generator, run: Callable[[Any], Any]) -> None:
     """Give a request random numbers, have it done, and check all of its memory."""
+    if isinstance(request, dnn.AttentionBackward):
+        for name in ("attn_mask", "query_lengths", "key_lengths"):  # by which lse is told, which comes before them
+            if (array := getattr(request, name)) is not None:
+                array.array[...] = _attention_numbers(request, name, random.uniform(-2, 2, array.shape))
     declared.assert_agrees(request, random, run, expected, numbers)
 
 
@@ -374,18 +378,16 @@ def _drawn_dropout(draw: st.DrawFn) -> dict[str, Any]:
     return {"fixed": fixed}
 
 
-def mask(request: Any, shape: tuple[int, ...]) -> Array:
+def mask_of(p: float, source: rng.Source, shape: tuple[int, ...]) -> Array:
     """Return the mask of dropout, from the words that `rng` gives."""
-    bits = rng.Bits(
-        FakeArray.of(np.zeros(shape), "uint32"), source=rng.Source(seed=request.seed, offset=request.offset)
-    )
+    bits = rng.Bits(FakeArray.of(np.zeros(shape), "uint32"), source=source)
     run_by(host_actor("rng"))(bits)
-    return bits.out.array / 2.0**32 >= request.p  # type: ignore[union-attr,no-any-return]
+    return bits.out.array / 2.0**32 >= p  # type: ignore[union-attr,no-any-return]
 
 
 def _dropout(request: Any, dense: dict[str, Array]) -> Expected:
     values = dense["dy" if "dy" in dense else "x"]
-    kept = mask(request, values.shape)
+    kept = mask_of(request.p, rng.Source(seed=request.seed, offset=request.offset), values.shape)
     return Expected({"out": kept * values / (1 - request.p or 1.0), "mask": kept}, 1, 20.0)
 
 
@@ -512,6 +514,112 @@ def _norm_backward(request: Any, dense: dict[str, Array]) -> Expected:
     return Expected(values, 2 * dense["x"].size + 8, 16 * largest**2)
 
 
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+def _drawn_attention(draw: st.DrawFn, name: str) -> dict[str, Any]:
+    backward = name.endswith("backward")
+    shared = draw(st.integers(1, 2))
+    b, sq, sk = (draw(st.sampled_from([0, 1, 2, 3])) for _ in range(3))
+    sizes = {
+        "b": min(b, 2),
+        "hq": shared * draw(st.integers(1, 2)),
+        "hk": shared,
+        "sq": sq,
+        "sk": sk + draw(st.integers(0, 2)),
+    }
+    sizes |= {"d": draw(st.integers(1, 3)), "dv": draw(st.integers(0, 2))}
+    fixed: dict[str, Any] = {
+        "window": draw(st.sampled_from([None, None, 1, 2, 3])),
+        "scale": draw(st.sampled_from([None, 0.5, 0.0])),
+        "dropout_p": draw(st.sampled_from([0.0, 0.0, 0.4, 1.0])),
+        "seed": draw(st.integers(0, 9)),
+        "offset": draw(st.sampled_from([0, 2**40 + 1])),
+        "allow_tf32": False,
+    }
+    absent = [each for each in ("attn_mask", "query_lengths", "key_lengths") if draw(st.booleans())]
+    whole = (sizes["b"], sizes["hq"], sizes["sq"], sizes["sk"])
+    mask = tuple(draw(st.sampled_from([n, 1])) for n in whole)[draw(st.integers(0, 4)) :]
+    return {
+        "fixed": fixed,
+        "sizes": sizes | {"_": mask},
+        "absent": absent,
+        "shapes": {"attn_mask": mask},
+        "solid": 5 if backward else 0,
+    }
+
+
+def attention(request: Any, dense: dict[str, Array]) -> tuple[Array, Array]:
+    """Return the result of attention and the logarithms of sums, query by query."""
+    query, key, value = dense["query"], dense["key"], dense["value"]
+    (b, hq, sq, d), (_, hk, sk, dv) = query.shape, value.shape
+    kind = np.result_type(query, key, value)
+    scale = d**-0.5 if request.scale is None else request.scale
+    bias = np.broadcast_to(dense.get("attn_mask", 0.0), (b, hq, sq, sk))
+    source = rng.Source(seed=request.seed, offset=request.offset)
+    kept = mask_of(request.dropout_p, source, (b, hq, sq, sk)) if request.dropout_p else np.ones((b, hq, sq, sk))
+    found, sums = np.zeros((b, hq, sq, dv), kind), np.full((b, hq, sq), -np.inf)
+    for sample, head in np.ndindex(b, hq):
+        queries, keys = (
+            n if name not in dense else int(np.clip(dense[name][sample], 0, n))
+            for name, n in (("query_lengths", sq), ("key_lengths", sk))
+        )
+        shift = keys - queries if request.align == "bottom_right" else 0
+        for i in range(queries):
+            powers = np.zeros(sk, kind)
+            for j in range(keys):
+                distance = i + shift - j
+                if (request.is_causal and distance < 0) or (request.window and abs(distance) >= request.window):
+                    continue
+                product = query[sample, head, i] @ key[sample, head * hk // hq, j]
+                powers[j] = np.exp(scale * product + bias[sample, head, i, j])
+            total = powers.sum()
+            if total != 0:
+                weights = powers / total * kept[sample, head, i] / (1 - request.dropout_p or 1)
+                found[sample, head, i] = weights @ value[sample, head * hk // hq]
+                sums[sample, head, i] = np.log(total).real
+    return found, sums
+
+
+def _attention(request: Any, dense: dict[str, Array]) -> Expected:
+    out, lse = attention(request, dense)
+    return Expected({"out": out, "lse": lse}, dense["key"].shape[2] * 4 + 16, 16.0)
+
+
+def _attention_backward(request: Any, dense: dict[str, Array]) -> Expected:
+    """Take a step along the imaginary axis from each element of query, key and value."""
+    values = {}
+    for name in ("query", "key", "value"):
+        found = np.zeros(dense[name].shape)
+        for at in np.ndindex(found.shape):
+            moved = dense[name].astype(complex)
+            moved[at] += 1j * STEP
+            result, _ = attention(request, dense | {name: moved})
+            found[at] = (dense["dy"] * result.imag / STEP).sum()
+        values[f"d{name}"] = found
+    return Expected(values, 4 * dense["query"].shape[2] * (dense["key"].shape[2] + 4), 64.0)
+
+
+def _known_numbers(request: Any, name: str, drawn: Array) -> Array:
+    """Return those of masks and lengths that are there already."""
+    if name in {"attn_mask", "query_lengths", "key_lengths"}:
+        return np.array(getattr(request, name).array, np.float64)
+    return _attention_numbers(request, name, drawn)
+
+
+def _attention_numbers(request: Any, name: str, drawn: Array) -> Array:
+    """Return numbers for masks, lengths and what the forward has saved."""
+    if name == "attn_mask":
+        return np.where(drawn > 1.5, -np.inf, drawn)
+    if name.endswith("_lengths"):
+        most = (request.query if name == "query_lengths" else request.key).shape[2]
+        return np.asarray(np.floor((drawn + 2) / 4 * (most + 3)) - 1)  # some are too small, and some too large
+    if name == "lse" and request.name.endswith("backward"):
+        arrays = {each: array.array.astype(np.float64) for each, _, array in request.arrays() if array is not None}
+        return np.asarray(attention(request, arrays)[1])
+    return drawn
+
+
 # --- all --------------------------------------------------------------------------------------------------------------
 
 
@@ -534,6 +642,11 @@ DRAWN: Final[dict[str, Callable[[st.DrawFn], dict[str, Any]]]] = {
         for name in REQUESTS
         if "norm" in name and "response" not in name
     },
+    **{
+        name: lambda draw, name=name: _drawn_attention(draw, name)  # type: ignore[misc]
+        for name in REQUESTS
+        if "attention" in name
+    },
 }
 """What requests are drawn with, by name."""
 
@@ -555,6 +668,37 @@ EXPECTED: Final[dict[str, Callable[[Any, dict[str, Array]], Expected]]] = {
     "batch_norm": _batch_norm,
     **dict.fromkeys(("batch_norm_training", "layer_norm", "instance_norm", "group_norm", "rms_norm"), _norm),
     "norm_backward": _norm_backward,
+    "scaled_dot_product_attention": _attention,
+    "scaled_dot_product_attention_backward": _attention_backward,
+}
+
+
+def _pool_numbers(request: Any, name: str, drawn: Array) -> Array:
+    return _pooled(request, request.x.array.astype(np.float64))[0] if name == "y" else drawn
+
+
+def _softmax_numbers(request: Any, name: str, drawn: Array) -> Array:
+    if name != "y" or not drawn.size:
+        return drawn
+    powers = np.exp(drawn)
+    total = powers / powers.sum(request.dim, keepdims=True)
+    return np.asarray(np.log(total) if request.log else total)
+
+
+def _norm_numbers(request: Any, name: str, drawn: Array) -> Array:
+    if name not in {"mean", "invstd"}:
+        return drawn
+    mean, invstd, _ = statistics(request, request.x.array.astype(np.float64), EPS)
+    return np.reshape(mean if name == "mean" else invstd, drawn.shape)
+
+
+NUMBERS: Final[dict[str, Callable[[Any, str, Array], Array]]] = {
+    "pool_backward": _pool_numbers,
+    "softmax_backward": _softmax_numbers,
+    "batch_norm": lambda _request, name, drawn: np.abs(drawn) if name == "running_var" else drawn,
+    "norm_backward": _norm_numbers,
+    "scaled_dot_product_attention": _attention_numbers,
+    "scaled_dot_product_attention_backward": _known_numbers,
 }
 
 
@@ -569,15 +713,5 @@ def numbers(request: Any, name: str, drawn: Array) -> Array:
             and other.number == array.number
         ):
             return np.array(array.array, np.float64)  # in place
-    if request.name == "norm_backward" and name in {"mean", "invstd"}:
-        mean, invstd, _ = statistics(request, request.x.array.astype(np.float64), EPS)
-        return np.reshape(mean if name == "mean" else invstd, drawn.shape)
-    if name == "running_var":
-        return np.abs(drawn)
-    if request.name == "pool_backward" and name == "y":
-        return _pooled(request, request.x.array.astype(np.float64))[0]
-    if request.name == "softmax_backward" and name == "y" and drawn.size:
-        powers = np.exp(drawn)
-        total = powers / powers.sum(request.dim, keepdims=True)
-        return np.asarray(np.log(total) if request.log else total)
-    return drawn
+    found = NUMBERS.get(request.name)
+    return drawn if found is None else found(request, name, drawn)

@@ -904,3 +904,154 @@ class DnnRequests(LibraryReference):
             ),
             deadline_s,
         )
+
+    def scaled_dot_product_attention(
+        self,
+        query: Operand,
+        key: Operand,
+        value: Operand,
+        attn_mask: Operand | None = None,
+        query_lengths: Operand | None = None,
+        key_lengths: Operand | None = None,
+        out: Operand | None = None,
+        lse: Operand | None = None,
+        *,
+        save_lse: bool = False,
+        is_causal: bool = False,
+        align: dnn.Align = "top_left",
+        window: SupportsIndex | None = None,
+        scale: SupportsFloat | None = None,
+        dropout_p: SupportsFloat = 0.0,
+        seed: SupportsIndex = 0,
+        offset: SupportsIndex = 0,
+        allow_tf32: bool = False,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute softmax(scale·query·keyᵀ + attn_mask)·value for each head; 0 for a query without a key.
+
+        hk heads of key and value are shared by hq / hk heads of query each.
+
+        Args:
+            query: Read; shape (b, hq, sq, d).
+            key: Read; shape (b, hk, sk, d).
+            value: Read; shape (b, hk, sk, dv).
+            attn_mask: Read; any shape. It is added to the scores, and broadcast to (b, hq, sq, sk); -inf leaves a
+                key out.
+            query_lengths: Read; shape (b). How many queries each sample has, from 0 to sq; beyond these the next is
+                taken. The others' results are 0.
+            key_lengths: Read; shape (b). How many keys each sample has, from 0 to sk; beyond these the next is
+                taken.
+            out: Written; shape (b, hq, sq, dv).
+            lse: Written; shape (b, hq, sq). Given with save_lse. The natural logarithm of the sum of exponentials,
+                for the backward; -inf for a query without a key.
+            save_lse: Whether lse is a result too.
+            is_causal: Whether query i takes only keys j ≤ i, counted as `align` says.
+            align: The queries and keys that have the same number: the first, or the last with "bottom_right".
+            window: How near to query i keys are: |i - j| < window.
+            scale: The factor of the products; by default 1 / √d.
+            dropout_p: The probability of a weight to become 0; the others are divided by 1 - dropout_p.
+            seed: The seed of that, as of `dropout` on an array (b, hq, sq, sk).
+            offset: The word of random bits for the first weight.
+            allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
+                are any.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.Attention(
+                query=query,
+                key=key,
+                value=value,
+                attn_mask=attn_mask,
+                query_lengths=query_lengths,
+                key_lengths=key_lengths,
+                out=out,
+                lse=lse,
+                save_lse=save_lse,
+                is_causal=is_causal,
+                align=align,
+                window=None if window is None else whole("window", window),
+                scale=None if scale is None else real("scale", scale),
+                dropout_p=real("dropout_p", dropout_p),
+                seed=whole("seed", seed),
+                offset=whole("offset", offset),
+                allow_tf32=allow_tf32,
+            ),
+            deadline_s,
+        )
+
+    def scaled_dot_product_attention_backward(
+        self,
+        query: Operand,
+        key: Operand,
+        value: Operand,
+        y: Operand,
+        dy: Operand,
+        lse: Operand,
+        attn_mask: Operand | None = None,
+        query_lengths: Operand | None = None,
+        key_lengths: Operand | None = None,
+        dquery: Operand | None = None,
+        dkey: Operand | None = None,
+        dvalue: Operand | None = None,
+        *,
+        is_causal: bool = False,
+        align: dnn.Align = "top_left",
+        window: SupportsIndex | None = None,
+        scale: SupportsFloat | None = None,
+        dropout_p: SupportsFloat = 0.0,
+        seed: SupportsIndex = 0,
+        offset: SupportsIndex = 0,
+        allow_tf32: bool = False,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute the gradients of attention by query, key and value, from its result y, dy by that, and lse.
+
+        Args:
+            query: Read; shape (b, hq, sq, d).
+            key: Read; shape (b, hk, sk, d).
+            value: Read; shape (b, hk, sk, dv).
+            y: Read; shape (b, hq, sq, dv).
+            dy: Read; shape (b, hq, sq, dv).
+            lse: Read; shape (b, hq, sq).
+            attn_mask: Read; any shape.
+            query_lengths: Read; shape (b).
+            key_lengths: Read; shape (b).
+            dquery: Written; shape (b, hq, sq, d).
+            dkey: Written; shape (b, hk, sk, d).
+            dvalue: Written; shape (b, hk, sk, dv).
+            is_causal: Whether query i takes only keys j ≤ i, counted as `align` says.
+            align: The queries and keys that have the same number: the first, or the last with "bottom_right".
+            window: How near to query i keys are: |i - j| < window.
+            scale: The factor of the products; by default 1 / √d.
+            dropout_p: The probability of a weight to become 0; the others are divided by 1 - dropout_p.
+            seed: The seed of that, as of `dropout` on an array (b, hq, sq, sk).
+            offset: The word of random bits for the first weight.
+            allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
+                are any.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.AttentionBackward(
+                query=query,
+                key=key,
+                value=value,
+                y=y,
+                dy=dy,
+                lse=lse,
+                attn_mask=attn_mask,
+                query_lengths=query_lengths,
+                key_lengths=key_lengths,
+                dquery=dquery,
+                dkey=dkey,
+                dvalue=dvalue,
+                is_causal=is_causal,
+                align=align,
+                window=None if window is None else whole("window", window),
+                scale=None if scale is None else real("scale", scale),
+                dropout_p=real("dropout_p", dropout_p),
+                seed=whole("seed", seed),
+                offset=whole("offset", offset),
+                allow_tf32=allow_tf32,
+            ),
+            deadline_s,
+        )

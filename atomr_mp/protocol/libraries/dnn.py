@@ -29,10 +29,12 @@ from atomr_mp.protocol.libraries.dnn_shapes import (
     as_statistics,
     as_transposed,
     as_weight,
+    attention_dtype,
     divides_channels,
     has_affine_type,
     has_dims,
     has_groups,
+    has_mask,
     has_mean,
     has_running_mean,
     has_running_var,
@@ -41,13 +43,16 @@ from atomr_mp.protocol.libraries.dnn_shapes import (
     has_weight,
     has_weight_and_bias,
     is_normed,
+    lengths_dtype,
     mask_dtype,
     may_be_tf32,
     meets_image,
     pads_less_than_stride,
     products,
+    saves_lse,
     saves_mask,
     saves_statistics,
+    shares_heads,
     spread,
     statistics_dtype,
 )
@@ -59,6 +64,7 @@ Kind = Literal["identity", "relu", "sigmoid", "tanh", "gelu", "gelu_tanh", "silu
 """Activations; gelu is that of the normal law, gelu_tanh its approximation."""
 Pooling = Literal["max", "avg"]
 
+Align = Literal["top_left", "bottom_right"]
 Mode = Literal["batch", "layer", "instance", "group", "rms"]
 """Norms, by what is normalised together: a channel, a sample's last dimensions, its channels, groups of these."""
 
@@ -473,3 +479,72 @@ class NormBackward(LibraryRequest, frozen=True):
     """As of `layer_norm` and `rms_norm`; for these modes only."""
     num_groups: Size = 1
     """As of `group_norm`; for this mode only."""
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+class _Attention(LibraryRequest, frozen=True, kw_only=True):
+    """Base of attention: softmax(scale·query·keyᵀ + attn_mask)·value for each head, where keys may be left out."""
+
+    types: ClassVar = {"T": FLOATS}
+    rules: ClassVar = (shares_heads, has_mask, has_seed, may_be_tf32)
+    is_causal: bool = False
+    """Whether query i takes only keys j ≤ i, counted as `align` says."""
+    align: Align = "top_left"
+    """The queries and keys that have the same number: the first, or the last with "bottom_right"."""
+    window: Size | None = None
+    """How near to query i keys are: |i - j| < window."""
+    scale: float | None = None
+    """The factor of the products; by default 1 / √d."""
+    dropout_p: Probability = 0.0
+    """The probability of a weight to become 0; the others are divided by 1 - dropout_p."""
+    seed: Seed = 0
+    """The seed of that, as of `dropout` on an array (b, hq, sq, sk)."""
+    offset: Moving = 0
+    """The word of random bits for the first weight."""
+    allow_tf32: bool = False
+    """Whether tensor cores may round the factors of products of float32 to 11 bits, where there are any."""
+
+
+class Attention(_Attention, frozen=True):
+    """Compute softmax(scale·query·keyᵀ + attn_mask)·value for each head; 0 for a query without a key.
+
+    hk heads of key and value are shared by hq / hk heads of query each.
+    """
+
+    name: ClassVar = "scaled_dot_product_attention"
+    work: ClassVar = "2 b hq sq sk d + 2 b hq sq sk dv"
+    query: Annotated[Operand, reads("b hq sq d")]
+    key: Annotated[Operand, reads("b hk sk d")]
+    value: Annotated[Operand, reads("b hk sk dv")]
+    attn_mask: Annotated[Operand | None, reads("*_")] = None
+    """It is added to the scores, and broadcast to (b, hq, sq, sk); -inf leaves a key out."""
+    query_lengths: Annotated[Operand | None, reads("b", dtype=lengths_dtype)] = None
+    """How many queries each sample has, from 0 to sq; beyond these the next is taken. The others' results are 0."""
+    key_lengths: Annotated[Operand | None, reads("b", dtype=lengths_dtype)] = None
+    """How many keys each sample has, from 0 to sk; beyond these the next is taken."""
+    out: Annotated[Operand | None, writes("b hq sq dv")] = None
+    lse: Annotated[Operand | None, writes("b hq sq", dtype=attention_dtype, where=saves_lse)] = None
+    """The natural logarithm of the sum of exponentials, for the backward; -inf for a query without a key."""
+    save_lse: bool = False
+    """Whether lse is a result too."""
+
+
+class AttentionBackward(_Attention, frozen=True):
+    """Compute the gradients of attention by query, key and value, from its result y, dy by that, and lse."""
+
+    name: ClassVar = "scaled_dot_product_attention_backward"
+    work: ClassVar = "6 b hq sq sk d + 4 b hq sq sk dv"
+    query: Annotated[Operand, reads("b hq sq d")]
+    key: Annotated[Operand, reads("b hk sk d")]
+    value: Annotated[Operand, reads("b hk sk dv")]
+    y: Annotated[Operand, reads("b hq sq dv")]
+    dy: Annotated[Operand, reads("b hq sq dv")]
+    lse: Annotated[Operand, reads("b hq sq", dtype=attention_dtype)]
+    attn_mask: Annotated[Operand | None, reads("*_")] = None
+    query_lengths: Annotated[Operand | None, reads("b", dtype=lengths_dtype)] = None
+    key_lengths: Annotated[Operand | None, reads("b", dtype=lengths_dtype)] = None
+    dquery: Annotated[Operand | None, writes("b hq sq d")] = None
+    dkey: Annotated[Operand | None, writes("b hk sk d")] = None
+    dvalue: Annotated[Operand | None, writes("b hk sk dv")] = None

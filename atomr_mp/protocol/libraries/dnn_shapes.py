@@ -318,9 +318,7 @@ def normed(request: Any) -> Normed:
     if mode in {"layer", "rms"}:
         last = request.normalized_shape
         if not last or shape[-len(last) :] != tuple(last):
-            raise errors.InvalidRequest(
-                f"normalized_shape is {last}; it must be the last lengths of x, which has the shape {shape}"
-            )
+            raise errors.InvalidRequest(f"normalized_shape must be the last lengths of x, which has the shape {shape}")
         first = len(shape) - len(last)
         return Normed(shape, tuple(range(first, len(shape))), (1,) * first + tuple(last))
     if len(shape) < 2:
@@ -403,3 +401,34 @@ def has_affine_type(request: Any, _sizes: Sizes) -> bool:
 def has_samples(request: Any, _sizes: Sizes) -> bool:
     """There must be an element of x for each channel: nothing has no mean."""
     return bool(request.x.size > 0 or request.x.shape[1] == 0)
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+def lengths_dtype(_request: Any) -> str:
+    """Return the element type of lengths."""
+    return "int32"
+
+
+def attention_dtype(request: Any) -> str:
+    """Return the element type of logarithms of sums."""
+    return "float64" if request.query.dtype == "float64" else "float32"
+
+
+def saves_lse(request: Any) -> bool:
+    """With save_lse."""
+    return bool(request.save_lse)
+
+
+def shares_heads(_request: Any, sizes: Sizes) -> bool:
+    """The heads of key and value must divide those of query, and have at least one element each."""
+    return bool(sizes["hk"] > 0 and sizes["hq"] % sizes["hk"] == 0 and sizes["d"] > 0)
+
+
+def has_mask(request: Any, sizes: Sizes) -> bool:
+    """The shape of attn_mask must be one that is broadcast to (b, hq, sq, sk)."""
+    if request.attn_mask is None:
+        return True
+    whole, shape = [sizes[name] for name in ("b", "hq", "sq", "sk")], request.attn_mask.shape
+    return len(shape) <= 4 and all(n in {1, of} for n, of in zip(reversed(shape), reversed(whole), strict=False))

@@ -356,8 +356,8 @@ ONES: Final = of(3)
 @in_turn(
     "message, call",
     [
-        ("normalized_shape is .7,.; it must be the last lengths of x", lambda: DNN.layer_norm(P, normalized_shape=7)),
-        ("normalized_shape is ..; it must be", lambda: DNN.norm_backward(P, P, ONES, ONES)),
+        ("normalized_shape must be the last lengths of x", lambda: DNN.layer_norm(P, normalized_shape=7)),
+        ("normalized_shape must be", lambda: DNN.norm_backward(P, P, ONES, ONES)),
         ("takes.*normalized_shape", lambda: DNN.layer_norm(P, 8)),
         ("num_groups is 2; it must divide the 3 channels of x", lambda: DNN.group_norm(P, num_groups=2)),
         ("x has 1 dimension; it must have at least 2", lambda: DNN.instance_norm(ONES)),
@@ -416,3 +416,87 @@ def test_a_large_mean_costs_no_digits() -> None:
     values = np.tile([4095.0, 4097.0], 500_000).reshape(1, 1, -1)
     found = done(DNN.instance_norm(FakeArray.of(values, "float32"), eps=0.0))
     np.testing.assert_array_equal(found, values - 4096)
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+Q, K = of(2, 4, 5, 3), of(2, 2, 6, 3)
+attend: Final = DNN.scaled_dot_product_attention
+
+
+@in_turn(
+    "message, call",
+    [
+        ("The heads of key and value must divide", lambda: attend(Q, of(2, 3, 6, 3), of(2, 3, 6, 3))),
+        ("The heads of key and value must divide", lambda: attend(Q, of(2, 0, 6, 3), of(2, 0, 6, 3))),
+        ("at least one element each", lambda: attend(Q[..., :0], K[..., :0], K)),
+        ("d must be the same for all arrays", lambda: attend(Q, K[..., :2], K)),
+        ("sk must be the same for all arrays", lambda: attend(Q, K, K[:, :, :2])),
+        ("broadcast to", lambda: attend(Q, K, K, of(5, 5))),
+        ("broadcast to", lambda: attend(Q, K, K, of(1, 2, 4, 5, 6))),
+        ("query_lengths is float64; it must be int32", lambda: attend(Q, K, K, None, of(2))),
+        ("b must be the same for all arrays", lambda: attend(Q, K, K, None, of(3, dtype="int32"))),
+        ("window is 0", lambda: attend(Q, K, K, window=0)),
+        ("align is 'left'", lambda: attend(Q, K, K, align="left")),
+        ("lse must be left out", lambda: attend(Q, K, K, lse=of(2, 4, 5))),
+        ("seed must be less", lambda: attend(Q, K, K, seed=2**64)),
+    ],
+)
+def test_what_cannot_be_attended_to_says_so(message: str, call: Any) -> None:
+    """Heads, masks and lengths that do not fit."""
+    with pytest.raises(errors.InvalidRequest, match=message):
+        call()
+
+
+def taken(sq: int, sk: int, **options: Any) -> list[list[int]]:
+    """Return the keys that each query takes: those whose values reach its result."""
+    values = FakeArray.of(np.eye(sk)[None, None], "float64")
+    found = done(attend(FakeArray.of(np.zeros((1, 1, sq, 1)), "float64"), values[..., :1], values, **options))
+    return [np.flatnonzero(row).tolist() for row in found[0, 0]]
+
+
+def test_masks_take_the_keys_that_the_definition_says() -> None:
+    """A query's own key counts in its window; either corner may be where queries and keys have the same number."""
+    assert taken(2, 4, is_causal=True) == [[0], [0, 1]]
+    assert taken(2, 4, is_causal=True, align="bottom_right") == [[0, 1, 2], [0, 1, 2, 3]]
+    assert taken(4, 2, is_causal=True, align="bottom_right") == [[], [], [0], [0, 1]]
+    assert taken(4, 4, is_causal=True, window=2) == [[0], [0, 1], [1, 2], [2, 3]]
+    assert taken(4, 4, window=2) == [[0, 1], [0, 1, 2], [1, 2, 3], [2, 3]]
+    assert taken(2, 5, window=1, align="bottom_right") == [[3], [4]]
+    lengths = {"query_lengths": FakeArray.of([2], "int32"), "key_lengths": FakeArray.of([3], "int32")}
+    assert taken(3, 4, is_causal=True, align="bottom_right", **lengths) == [[0, 1], [0, 1, 2], []]
+
+
+def test_lengths_are_taken_as_the_next_that_there_is() -> None:
+    """Those beyond an extent, and those below 0; what lies beyond a length is not read."""
+    keys = FakeArray.of([-(2**31), 2**31 - 1], "int32")
+    value = FakeArray.of(K.array, "float64")
+    value.array[0] = np.nan
+    out, lse = done(attend(Q, K, value, key_lengths=keys, save_lse=True))
+    assert not out[0].any()
+    assert (lse[0] == -np.inf).all()
+    np.testing.assert_array_equal(out[1], done(attend(Q, K, K))[1])
+
+
+def test_few_scores_at_a_time_give_what_all_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With masks and dropout, forward and backward."""
+    options = {"is_causal": True, "align": "bottom_right", "dropout_p": 0.3, "seed": 5}
+
+    def results() -> list[Any]:
+        out, lse = done(attend(Q, K, K, save_lse=True, **options))
+        y, sums = FakeArray.of(out, "float64"), FakeArray.of(lse, "float64")
+        return [out, lse, *done(DNN.scaled_dot_product_attention_backward(Q, K, K, y, Q, sums, **options))]
+
+    whole = results()
+    monkeypatch.setattr("atomr_mp_workers.libraries.dnn.attention.AT_ONCE", 14)
+    for one, other in zip(results(), whole, strict=True):
+        assert_close(one, other, "float64", 30)
+
+
+def test_dropout_of_weights_is_that_of_their_array() -> None:
+    """The mask is that of `dropout` on an array of all weights, wherever a query's lie in it."""
+    ones = FakeArray.of(np.ones((2, 4, 5, 6)), "float64")
+    kept = done(DNN.dropout(ones, p=0.4, seed=11, offset=3))
+    value = FakeArray.of(np.broadcast_to(np.eye(6), (2, 2, 6, 6)), "float64")
+    weights = done(attend(Q, K, value))
+    assert_close(done(attend(Q, K, value, dropout_p=0.4, seed=11, offset=3)), weights * kept, "float64", 8)
