@@ -95,7 +95,7 @@ class LoadedCode:
         self._lock: Final = threading.Lock()
 
     def facts(self) -> CodeFacts:
-        """Return the words for it in messages."""
+        """Return its facts for messages."""
         return CodeFacts(tuple(self.written))
 
     def renew(self, stale: Operand) -> None:

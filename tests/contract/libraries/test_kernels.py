@@ -598,7 +598,7 @@ def test_one_kernel_may_have_several_names(device: atomr_mp.Device) -> None:
 
 
 def test_an_unknown_name_is_told_as_one_of_names(device: atomr_mp.Device) -> None:
-    """The compiler's message names a file of its own making."""
+    """The compiler's message names a file of its own."""
     with pytest.raises(errors.CompilationFailed, match="`names` has 'nothere < int >', which is no kernel's"):
         device.kernels.compile(EMPTY, names=["k", "nothere<int>"]).result(DEADLINE_S)
 
@@ -647,7 +647,7 @@ def test_a_kernel_of_another_device_is_told(ledger: Ledger) -> None:
 
 @pytest.mark.skipif(BACKEND != "host", reason="a GPU runs the kernel")
 def test_the_kernel_is_named_whose_function_raises(device: atomr_mp.Device) -> None:
-    """Alone, and as a step with its number; the message says which arrays may be written."""
+    """Alone, and as a step with its number; the message about an array to be read says `inout`."""
     faulty = device.kernels.compile('extern "C" __global__ void faulty(float* x) {}').result(DEADLINE_S)["faulty"]
     x = ones(device)
     with pytest.raises(errors.ActorFailed, match=r"kernel faulty raised ValueError.*read-only.*`inout` names") as told:

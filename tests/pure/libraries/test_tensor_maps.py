@@ -273,7 +273,13 @@ def kernel(*parameters: tuple[int, int]) -> KernelOf:
 def packed(parameters: tuple[tuple[int, int], ...], *arguments: Any, **written: Any) -> Packed:
     """Pack arguments."""
     named = {"out": (), "inout": ()} | written
-    return pack(kernel(*parameters), arguments, is_array=lambda each: isinstance(each, Operand), key_of=id, **named)
+    return pack(
+        kernel(*parameters),
+        arguments,
+        is_array=lambda each: isinstance(each, Operand),
+        key_of=lambda each: (each.memory, each.layout),
+        **named,
+    )
 
 
 def test_the_array_of_a_map_is_an_argument_like_others() -> None:
