@@ -60,17 +60,9 @@ def run(options: argparse.Namespace) -> int:
         with _opened(options.output) as file:
             sys.stderr.write(f"tracing pool {observer.welcome.pool} for {options.seconds:g} s; Ctrl-C ends it early\n")
             sys.stderr.flush()
-            try:
-                facts = tracer.run(file)
-            except OSError as error:
-                raise errors.ConfigurationError(
-                    f"the trace cannot be written to {options.output}, and what is there is not all of it: "
-                    f"{error.strerror}"
-                ) from error
-    lost = {"dropped": facts["dropped"], "without a beginning": facts["unmatched"]}
-    more = "".join(f", {counted(count, 'record')} {what}" for what, count in lost.items() if count)
-    left_out = facts.get("events_left_out", 0)
-    more += f", {counted(left_out, 'event')} left out" if left_out else ""
+            facts = tracer.run(file)
+    lost = facts["dropped"] + facts["unmatched"] + facts.get("events_left_out", 0)
+    more = f", {counted(lost, 'record')} dropped" if lost else ""
     early = f"; it ended early, since {facts['ended_early']}" if "ended_early" in facts else ""
     where = "standard output" if options.output == "-" else options.output
     sys.stderr.write(f"{facts['seconds']:.1f} s of pool {facts['pool']} in {where}{more}{early}\n")

@@ -441,7 +441,6 @@ class Host:
         elif ring is not None:
             try:
                 tracing.record(ring, self._start.generation, self._device.start_timing())
-                tracing.join(self._dispatcher.running_requests)
             except Exception as error:  # noqa: BLE001 - of the device, or the system; it costs the trace alone
                 self._log.warning("this process is not in the trace of the pool: %s", error)
 

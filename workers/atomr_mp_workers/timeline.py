@@ -48,7 +48,6 @@ class RecordableRequest(Protocol):
     items: int
     arguments: tuple[Any, ...]
     recorded: RecordedRequest | None
-    ran: Ran | None
     times: WorkTimes | None
 
     @property
@@ -60,38 +59,15 @@ class RecordableRequest(Protocol):
         """Who has sent it."""
 
 
-class Ran:
-    """When the code of a run has begun and ended, by the thread that runs it.
-
-    Before that a run waits for its place, between its parts for its reader, and after it for the loop.
-    """
-
-    __slots__ = ("began_ns", "busy_ns", "ended_ns")
-
-    def __init__(self) -> None:
-        self.began_ns = self.ended_ns = 0
-        """CLOCK_MONOTONIC, of the first part and the last one so far; 0 before that."""
-        self.busy_ns = 0
-        """How long all parts have taken."""
-
-    def add(self, began_ns: int, ended_ns: int) -> None:
-        """Take in a part."""
-        self.began_ns = self.began_ns or began_ns
-        self.ended_ns = ended_ns
-        self.busy_ns += ended_ns - began_ns
-
-
 class SharedRun:
     """What the requests of a batch have in common.
 
     Args:
-        ran: When it runs.
         times: The times of the batch on the device.
     """
 
-    def __init__(self, ran: Ran, times: WorkTimes | None) -> None:
+    def __init__(self, times: WorkTimes | None) -> None:
         self.number: Final = next(_batches)
-        self.ran: Final = ran
         self.times: Final = times
         self.gpu: list[GpuTime] | None = None
         """The times, once the first request of the batch has asked for them."""
@@ -100,11 +76,10 @@ class SharedRun:
 class RecordedRequest:
     """What is kept of a request from its begin to its end."""
 
-    __slots__ = ("batch", "flops", "name", "nbytes", "number", "place", "started_ns")
+    __slots__ = ("batch", "flops", "nbytes", "number", "place")
 
-    def __init__(self, name: str, place: int, number: int, started_ns: int, flops: int, nbytes: int) -> None:
-        self.name, self.place, self.number, self.started_ns = name, place, number, started_ns
-        self.flops, self.nbytes = flops, nbytes
+    def __init__(self, place: int, number: int, flops: int, nbytes: int) -> None:
+        self.place, self.number, self.flops, self.nbytes = place, number, flops, nbytes
         self.batch: SharedRun | None = None
 
 
@@ -123,21 +98,15 @@ class TimelineRecorder:
         self._places: dict[int, tuple[int, int]] = {}
         self._closed = False
 
-    def begin(self, request: RecordableRequest, *, runs: bool = False) -> None:
-        """Record that a request begins.
-
-        Args:
-            request: The request.
-            runs: Whether it has begun before the trace, and may run elsewhere just now.
-        """
+    def begin(self, request: RecordableRequest) -> None:
+        """Record that a request begins."""
         try:
             method, session = request.method, request.peer.session.number
             place, number = self._places.get(method.watched) or self._place(method.watched)
-            name = method.shown(request.arguments)[:200]
             record = Begun(
                 max(0, session),
                 request.id,
-                name,
+                method.name[:200],
                 place,
                 number,
                 request.submitted_ns,
@@ -147,11 +116,9 @@ class TimelineRecorder:
             with self._lock:
                 self._ring.write(record)
             flops, nbytes = method.work(request.arguments) if request.arguments else (0, 0)
-            request.recorded = RecordedRequest(name, place, number, request.started_ns, flops, nbytes)
-            if not runs:
-                request.ran = Ran()
-                if self.make_times is not None:
-                    request.times = self.make_times()
+            request.recorded = RecordedRequest(place, number, flops, nbytes)
+            if self.make_times is not None:
+                request.times = self.make_times()
         except Exception:  # noqa: BLE001 - it costs the trace, and no request
             self._give_up()
 
@@ -167,31 +134,25 @@ class TimelineRecorder:
             now_ns: CLOCK_MONOTONIC.
         """
         try:
-            batch, gpu = kept.batch, _NO_TIMES
-            ran = request.ran if batch is None else batch.ran
-            has_ended = ran is not None and ran.ended_ns
-            began_ns, ended_ns = (ran.began_ns, ran.ended_ns) if ran is not None and has_ended else (0, now_ns)
+            batch, gpu, took_ns = kept.batch, _NO_TIMES, now_ns - request.started_ns
             if self.make_times is not None:
                 gpu = _measured(request, batch)
                 took_ns = sum([each.took_ns for each in gpu])
-            else:
-                took_ns = 0 if ran is None else ran.busy_ns
             session = request.peer.session.number
             record = Ended(
                 max(0, session),
                 request.id,
-                kept.name,
+                request.method.name[:200],
                 kept.place,
                 kept.number,
-                kept.started_ns,
-                ended_ns,
+                request.started_ns,
+                now_ns,
                 request.items,
                 0 if batch is None else batch.number,
                 "" if error is None else str(error.code)[:200],
                 kept.flops,
                 kept.nbytes,
                 gpu,
-                began_ns,
             )
             with self._lock:
                 self._ring.write(record)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from atomr_mp import errors
@@ -69,14 +69,6 @@ def begin(request: ObservedRequest) -> None:
         request.span = tracer.begin(request)
     if timeline.recorder is not None:
         timeline.recorder.begin(request)
-
-
-def join(requests: Iterable[ObservedRequest]) -> None:
-    """Begin to observe requests that have begun before the trace of the pool."""
-    for request in requests:
-        if timeline.recorder is not None and request.recorded is None:
-            request.observed = True
-            timeline.recorder.begin(request, runs=True)
 
 
 def end(request: ObservedRequest, error: errors.AtomrError | None, now_ns: int) -> int:

@@ -8,7 +8,7 @@ from calls to where they run. Times are CLOCK_MONOTONIC in microseconds, so they
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from atomr_mp.protocol.board import PlaceKind
@@ -17,14 +17,14 @@ from atomr_mp.protocol.timeline import Begun, Ended, GpuTime, Record, SpanKind, 
 CLIENTS: Final = 100_000
 """Added to a session's number, the `pid` of a client's row; that of a device's is its index and 1."""
 
-GPU_ROWS: Final = 1 << 27
-CALL_ROWS: Final = 1 << 28
-ASIDE_ROW: Final = 1 << 29
+GPU_ROWS: Final = 1 << 21
+CALL_ROWS: Final = 1 << 22
+ASIDE_ROW: Final = 1 << 23
 """Numbers of thread rows from here on are for the GPU's streams, for clients' calls, and for what belongs to no
 request."""
 
-MOST_ROWS: Final = 4096
-"""Most rows of one place, or of a client's calls; what would need more shares the last."""
+MOST_ROWS: Final = 64
+"""Most rows of one place; what would need more shares the last."""
 
 MOST_OPEN: Final = 65_536
 """Most requests of one process that run at a time; a worker has fewer."""
@@ -47,8 +47,9 @@ class OpenRequest:
     """A request that has begun."""
 
     begun: Begun
-    row: int = -1
-    """Its row, once something was drawn there."""
+    row: int
+    call_row: int
+    """The row of its call among those of its client."""
 
 
 class PlaceRows:
@@ -56,21 +57,21 @@ class PlaceRows:
 
     def __init__(self) -> None:
         self._ends: list[int] = []
-        """When each row is free."""
+        """When each row is free; `NEVER` while something is on it."""
 
-    def take(self, started_ns: int, end_ns: int) -> int:
-        """Return the first row that is free from a time on, and take it until another."""
-        for row, free_ns in enumerate(self._ends):
-            if free_ns <= started_ns:
-                self._ends[row] = end_ns
+    def take(self, started_ns: int) -> int:
+        """Return the first row that is free from a time on, and take it."""
+        for row, end_ns in enumerate(self._ends):
+            if end_ns <= started_ns:
+                self._ends[row] = _NEVER
                 return row
         if len(self._ends) < MOST_ROWS:
-            self._ends.append(end_ns)
+            self._ends.append(_NEVER)
         return len(self._ends) - 1
 
-    def extend(self, row: int, end_ns: int) -> None:
-        """Keep a row for longer."""
-        self._ends[row] = max(self._ends[row], end_ns)
+    def free(self, row: int, end_ns: int) -> None:
+        """Give a row back."""
+        self._ends[row] = end_ns
 
 
 class TraceRows:
@@ -184,7 +185,10 @@ class DeviceRows:
         if len(self._open) >= MOST_OPEN or key in self._open:
             self._rows.lost += 1
             return
-        self._open[key] = self._latest[key[:2]] = OpenRequest(begun)
+        row = self._rows.rows(self._pid, begun.place, begun.number).take(begun.started_ns)
+        calls = self._rows.rows(CLIENTS + begun.session, 0, 0)
+        request = OpenRequest(begun, row, calls.take(_submitted(begun)))
+        self._open[key] = self._latest[key[:2]] = request
         self._rows.session(begun.session)
 
     def _end(self, ended: Ended) -> Iterator[Event]:
@@ -193,8 +197,7 @@ class DeviceRows:
             self._rows.lost += 1  # its begin has found no room
             return
         self._latest.pop((ended.session, ended.request), None)
-        started_ns = max(ended.ran_ns, ended.started_ns)
-        seconds = max(sum([each.took_ns for each in ended.gpu]) or ended.ended_ns - started_ns, 1) / 1e9
+        seconds = max(sum([each.took_ns for each in ended.gpu]) or ended.ended_ns - ended.started_ns, 1) / 1e9
         facts: Event = {}
         if ended.items > 1:
             facts["items"] = ended.items
@@ -210,7 +213,7 @@ class DeviceRows:
             facts["gpu_us"] = sum([each.took_ns for each in ended.gpu]) / 1000
         is_first = not ended.batch or ended.batch != self._batch
         self._batch = ended.batch or self._batch
-        yield from self._shown(request, started_ns, ended.ended_ns, facts, runs=is_first)
+        yield from self._shown(request, ended.started_ns, ended.ended_ns, facts, runs=is_first)
         for work in ended.gpu if is_first else ():
             yield from self._gpu(work, ended)
 
@@ -219,11 +222,13 @@ class DeviceRows:
     ) -> Iterator[Event]:
         """Yield the spans of a request in its client's row and in its device's, its wait, and the arrow between."""
         begun, method, submitted_ns = request.begun, request.begun.method, _submitted(request.begun)
-        client = CLIENTS + begun.session
-        call_tid = CALL_ROWS + self._rows.rows(client, 0, 0).take(submitted_ns, end_ns)
+        tid = _tid(begun.place, begun.number, request.row)
+        self._rows.rows(self._pid, begun.place, begun.number).free(request.row, end_ns)
+        self._rows.rows(CLIENTS + begun.session, 0, 0).free(request.call_row, end_ns)
+        client, call_tid = CLIENTS + begun.session, CALL_ROWS + request.call_row
         yield from self._rows.thread_name(client, call_tid, "calls")
-        if runs:
-            tid = yield from self._place(request, started_ns, end_ns)
+        name = _place_name(begun.place, begun.number)
+        yield from self._rows.thread_name(self._pid, tid, name if not request.row else f"{name} · {request.row + 1}")
         facts = {"session": begun.session, "request": begun.request, "generation": self.generation, **facts}
         if begun.session in self._rows.clients:
             facts["client"] = self._rows.clients[begun.session]
@@ -238,17 +243,6 @@ class DeviceRows:
         waits = {"cat": "wait", "name": f"{method} waits", "id": arrow, "pid": self._pid, "tid": 0}
         yield {"ph": "b", "ts": submitted_ns / 1000, **waits}
         yield {"ph": "e", "ts": max(started_ns, submitted_ns) / 1000, **waits}
-
-    def _place(self, request: OpenRequest, started_ns: int, end_ns: int) -> Generator[Event, None, int]:
-        """Give a request its row for a time, and yield the row's name, once; returns the row's number."""
-        place, number = request.begun.place, request.begun.number
-        rows = self._rows.rows(self._pid, place, number)
-        if request.row < 0:
-            request.row = rows.take(started_ns, end_ns)
-        rows.extend(request.row, end_ns)
-        tid, name = _tid(place, number, request.row), _place_name(place, number)
-        yield from self._rows.thread_name(self._pid, tid, name if not request.row else f"{name} · {request.row + 1}")
-        return tid
 
     def _gpu(self, work: GpuTime, ended: Ended) -> Iterator[Event]:
         """Yield the span of a request's work on a stream of the GPU."""
@@ -267,10 +261,12 @@ class DeviceRows:
             facts |= {"bytes": part.nbytes, "gbytes_per_s": _rate(part.nbytes, seconds)}
         if request is None:
             rows = self._rows.rows(self._pid, ASIDE_ROW, 0)
-            tid = ASIDE_ROW + rows.take(part.started_ns, part.ended_ns)
+            row = rows.take(part.started_ns)
+            rows.free(row, part.ended_ns)
+            tid = ASIDE_ROW + row
             yield from self._rows.thread_name(self._pid, tid, "copies")
         else:
-            tid = yield from self._place(request, part.started_ns, part.ended_ns)
+            tid = _tid(request.begun.place, request.begun.number, request.row)
         yield _span(self._pid, tid, part.name, part.started_ns, part.ended_ns, facts)
 
 
@@ -303,3 +299,6 @@ def _submitted(begun: Begun) -> int:
     """Return when a call was submitted: when it arrived, if its client has not said it, or what cannot be."""
     is_sound = begun.received_ns - LONGEST_WAIT_NS <= begun.submitted_ns <= begun.received_ns
     return begun.submitted_ns if begun.submitted_ns and is_sound else begun.received_ns
+
+
+_NEVER: Final = 2**63

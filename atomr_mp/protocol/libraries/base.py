@@ -194,11 +194,6 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         """Return the number of arithmetic operations."""
         return evaluated(self.work, self, self.sizes())
 
-    @property
-    def label(self) -> str:
-        """What tells this request from others of its name, in a trace; empty if nothing does."""
-        return ""
-
     def moved_bytes(self) -> int:
         """Return how many bytes are read and written at least."""
         return sum(

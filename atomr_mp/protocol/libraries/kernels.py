@@ -293,11 +293,6 @@ class KernelLaunch(LibraryRequest, frozen=True):
     """Tensor maps."""
 
     @property
-    def label(self) -> str:
-        """The kernel's name."""
-        return self.kernel.name
-
-    @property
     def given(self) -> list[Any]:
         """The arrays, in the order of `kinds`."""
         return [*self.inputs, *self.outputs, *self.changed]

@@ -162,11 +162,6 @@ class Borrow(LibraryRequest, frozen=True):
     write: bool = False
     passing: bool = False
     """Whether it ends by itself, soon: later writers wait for it, for a second and one more for each GiB."""
-
-    def moved_bytes(self) -> int:
-        """Return 0: the client moves them, if anybody does."""
-        return 0
-
     others: Annotated[list[Operand], reads("*_")] = msgspec.field(default_factory=list)
     """Arrays that it reads besides, if it is passing. One request takes them all, so that no two can wait for each
     other."""

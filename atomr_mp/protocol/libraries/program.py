@@ -104,10 +104,6 @@ class RunProgram(LibraryRequest, frozen=True):
     varies: bool = False
     """Whether it has branches or loops, so that not all runs do the same steps, and a run may take long."""
 
-    def moved_bytes(self) -> int:
-        """Return 0: its steps move them."""
-        return 0
-
     def check(self) -> None:
         """Check that the written slots exist; all else is checked when the program is prepared."""
         given = [*self.inputs, *self.refs]

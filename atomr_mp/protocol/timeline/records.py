@@ -61,9 +61,7 @@ class Ended(Message, frozen=True, tag="ended"):
     place: U16
     number: U32
     started_ns: U64
-    """As in `Begun`."""
     ended_ns: U64
-    """When its own code has ended."""
     items: U32
     """How many items it stands for."""
     batch: U64
@@ -74,8 +72,6 @@ class Ended(Message, frozen=True, tag="ended"):
     nbytes: U64
     """Bytes that it reads and writes at least, by its declaration."""
     gpu: Annotated[list[GpuTime], msgspec.Meta(max_length=MAX_GPU_TIMES)]
-    ran_ns: U64 = 0
-    """When its own code has begun, if that was later than `started_ns`."""
 
 
 class Spanned(Message, frozen=True, tag="spanned"):

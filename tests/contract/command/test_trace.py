@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,13 +22,10 @@ from atomr_mp.operator.session import OperatorSession
 from atomr_mp.operator.trace.rows import CLIENTS
 from atomr_mp.operator.trace.tracer import PoolTracer
 from atomr_mp.process.files.rundir import SESSION_SOCKET
-from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, settled
+from tests.support import DEADLINE_S, Ledger, settled
 
 CLI = (sys.executable, "-m", "atomr_mp.cli")
 LONG_S = 60.0
-HELD_S = 1.0
-ROUNDING_US = 0.01
-"""Times are floats of microseconds, from thousands of millions."""
 
 Events = list[dict[str, Any]]
 
@@ -90,61 +85,6 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     with process:
         out, err = process.communicate(timeout=DEADLINE_S)
         return process.returncode, out, err
-
-
-def test_times_are_of_the_method_and_not_of_its_waits(ledger: Ledger, tmp_path: Path) -> None:
-    """Of batches behind a running one, and of what ends while the loop is held; spans of a row do not overlap."""
-    actors = [PROBE, f"{ACTORS}/traced_waits.py:Waiting"]
-    with ledger.start(*actors) as pool, traced(pool, tmp_path / "trace.json"):
-        assert settled(lambda: (_gpu_s(pool) or 0) > 0)
-        began_s = time.monotonic()
-        batched = [pool.call("Waiting.nap_together", 0.05) for _ in range(12)]
-        for reply in batched:
-            reply.result(DEADLINE_S)
-        took_s = time.monotonic() - began_s
-        assert sum({reply.gpu_s or 0.0 for reply in batched}) < took_s, "they ran one after the other"
-        with ledger.gate("held") as at_work, ledger.gate("loop") as loop:
-            on_thread = pool.call("Probe.hold_on_thread", at_work.path)
-            at_work.wait()
-            held = pool.call("Waiting.hold_the_loop", loop.path)
-            loop.wait()
-            at_work.open(1)
-            time.sleep(2 * HELD_S)  # the thread has long ended by then
-        held.result(DEADLINE_S)
-        on_thread.result(DEADLINE_S)
-        assert 0 < (on_thread.gpu_s or 0) < HELD_S
-        for reply in [pool.call("Waiting.nap", 0.001) for _ in range(150)]:
-            reply.result(DEADLINE_S)
-    events, facts = read(tmp_path / "trace.json")
-    assert (facts["dropped"], facts["unmatched"]) == (0, 0)
-    rows: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for event in (event for event in events if event["ph"] == "X"):
-        rows.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
-    for spans in rows.values():
-        spans.sort()
-        assert all(end <= start + ROUNDING_US for (_, end), (start, _) in itertools.pairwise(spans))
-    assert {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name" and event["tid"]} == set(
-        rows
-    ), "rows without a span have no name"
-
-
-def test_what_runs_when_the_trace_begins_is_in_it_and_what_ends_has_its_end(ledger: Ledger, tmp_path: Path) -> None:
-    """A call, and a stream of several parts."""
-    actors = [PROBE, f"{ACTORS}/traced_waits.py:Waiting"]
-    with ledger.start(*actors) as pool, ledger.gate("held") as gate:
-        held = pool.call("Probe.hold_on_thread", gate.path)
-        gate.wait()
-        with traced(pool, tmp_path / "trace.json"):
-            assert settled(lambda: (_gpu_s(pool) or 0) > 0)
-            gate.open(1)
-            held.result(DEADLINE_S)
-            assert list(pool.stream("Waiting.parts", 5)) == [0, 1, 2, 3, 4]
-            assert settled(lambda: (_gpu_s(pool) or 0) > 0)
-    events, facts = read(tmp_path / "trace.json")
-    assert (facts["dropped"], facts["unmatched"]) == (0, 0)
-    for name in ("Probe.hold_on_thread", "Waiting.parts"):
-        (span,) = named(events, name)
-        assert "unfinished" not in span["args"]
 
 
 def test_a_trace_has_calls_with_their_waits_steps_copies_and_rates(pool: atomr_mp.Pool, tmp_path: Path) -> None:

@@ -234,10 +234,6 @@ class LibraryMethod(Method):
                 return (request, known, failed), None
         return self.prepared((request, self._facts(request)), elsewhere=elsewhere)
 
-    def shown(self, arguments: tuple[Any, ...]) -> str:
-        """Return its name, with what the request says of itself."""
-        return f"{self.name} {arguments[0].label}".rstrip() if arguments else self.name
-
     def work(self, arguments: tuple[Any, ...]) -> tuple[int, int]:
         """Return the figures of the declaration, reckoned once for requests that differ in nothing but their arrays."""
         request, known = arguments[:2]

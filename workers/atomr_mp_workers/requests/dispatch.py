@@ -145,12 +145,6 @@ class Dispatcher:
         return list(dict.fromkeys([run.method.name for run in (*runs, *self.streams.open)]))
 
     @property
-    def running_requests(self) -> list[Request]:
-        """The requests that run elsewhere, and open streams; each once."""
-        runs = [*self._completions.in_progress.requests.values(), *self.streams.open]
-        return list(dict.fromkeys(request for run in runs for request in run.requests))
-
-    @property
     def only_threads(self) -> bool:
         """Whether all requests that run, or are waited for, are on actors' threads."""
         return not (self.queue or self._parked or self.isolation.active or self._completions.in_progress.on_streams)

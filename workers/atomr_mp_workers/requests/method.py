@@ -151,10 +151,6 @@ class Method(ABC):
         """Return the arguments for the function, once the arrays are borrowed."""
         return arguments
 
-    def shown(self, _arguments: tuple[Any, ...]) -> str:
-        """Return the name of a request in the trace of the pool."""
-        return self.name
-
     def work(self, _arguments: tuple[Any, ...]) -> tuple[int, int]:
         """Return the arithmetic operations of a request and the bytes that it moves; zeros if nothing declares them."""
         return 0, 0

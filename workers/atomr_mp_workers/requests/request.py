@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.raised import explain, unsendable
-from atomr_mp_workers.timeline import Ran, RecordedRequest, WorkTimes
+from atomr_mp_workers.timeline import RecordedRequest, WorkTimes
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,6 @@ class Run(ABC):
     """Its next work, once the work on its stream has ended."""
     span: Any = None
     """Its span, for a request that is traced."""
-    ran: Ran | None = None
-    """When its code runs, while the pool is traced."""
     times: WorkTimes | None = None
     """The times of its work on the device, while the pool is traced."""
 
@@ -113,8 +110,7 @@ class Run(ABC):
         """Run the method, or its next work, on the thread it belongs to; never raises."""
         _current.run = self
         entered = tracing.tracer.enter(self.span) if self.span is not None and tracing.tracer is not None else None
-        method, ran = self.method, self.ran
-        began_ns = 0 if ran is None else time.monotonic_ns()
+        method = self.method
         try:
             if hooks.hook is not None:
                 hooks.hook("enqueue", method.name)
@@ -129,8 +125,6 @@ class Run(ABC):
         except BaseException as raised:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
             self.fail(raised)
         own_process.check()
-        if ran is not None:
-            ran.add(began_ns, time.monotonic_ns())
         _current.run = None
         if entered is not None and tracing.tracer is not None:
             tracing.tracer.leave(entered)

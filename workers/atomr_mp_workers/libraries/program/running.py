@@ -131,7 +131,7 @@ def _done(step: PreparedStep, slots: list[DeviceArray]) -> Generator[bool, None,
         yield True
         result = result.enqueue()
     if recorder is not None:
-        recorder.span(SpanKind.STEP, f"{step.name} {step.request.label}".rstrip(), began_ns, 0, current_request())
+        recorder.span(SpanKind.STEP, step.name, began_ns, 0, current_request())
     return result
 
 

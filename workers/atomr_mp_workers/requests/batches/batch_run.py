@@ -25,7 +25,7 @@ from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import WEIGHT
 from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, Run, passes
-from atomr_mp_workers.timeline import Ran, SharedRun
+from atomr_mp_workers.timeline import SharedRun
 
 MOST_AHEAD: Final = 2
 """Most batches of one method that a stream or a thread has at a time, the second only if it is full: so the next batch
@@ -59,8 +59,8 @@ class BatchRun(Run):
 
     def _record(self, requests: Sequence[Request]) -> None:
         """Have the requests tell of one run in the pool's trace."""
-        self.ran, self.times = Ran(), requests[0].times
-        batch = SharedRun(self.ran, self.times)
+        self.times = requests[0].times
+        batch = SharedRun(self.times)
         for request in requests:
             if request.recorded is not None:
                 request.recorded.batch = batch
