@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from atomr_mp import errors
@@ -48,11 +48,29 @@ def instrument(tracer_provider: Any = None) -> None:
         ) from error
 
 
-def record(descriptor: int, generation: int, make_times: Callable[[], timeline.WorkTimes] | None) -> None:
-    """Record all requests that begin from now on; see `timeline.start`."""
+def record(
+    descriptor: int,
+    generation: int,
+    make_times: Callable[[], timeline.WorkTimes] | None,
+    running: Iterable[ObservedRun] = (),
+) -> None:
+    """Record all requests that run, or begin from now on; see `timeline.start`.
+
+    Args:
+        descriptor: The ring; closed here.
+        generation: This incarnation.
+        make_times: Makes what measures a run's work on the device.
+        running: What has begun and was not answered.
+    """
     global is_on  # noqa: PLW0603 - as above
     timeline.start(descriptor, generation, make_times)
     is_on = True
+    for run in running:
+        for request in run.requests:
+            request.observed = True
+            if timeline.recorder is not None:
+                timeline.recorder.begin(request, request.started_ns)
+        run.record()
 
 
 def record_no_more() -> None:
@@ -114,6 +132,17 @@ class ObservedRequest(Traced, timeline.RecordableRequest, Protocol):
     @property
     def method(self) -> Any:
         """The method that it calls."""
+
+
+class ObservedRun(Protocol):
+    """A unit of execution of such requests."""
+
+    @property
+    def requests(self) -> Iterable[ObservedRequest]:
+        """The requests."""
+
+    def record(self) -> None:
+        """Have the requests share a clock for the pool's trace."""
 
 
 class RequestTracer:
