@@ -65,11 +65,12 @@ def record(
     global is_on  # noqa: PLW0603 - as above
     timeline.start(descriptor, generation, make_times)
     is_on = True
-    for run in running:
-        for request in run.requests:
-            request.observed = True
-            if timeline.recorder is not None:
-                timeline.recorder.begin(request, request.started_ns)
+    runs = list(running)
+    for request in dict.fromkeys([each for run in runs for each in run.requests if each.is_running]):
+        request.observed = True
+        if timeline.recorder is not None:
+            timeline.recorder.begin(request, request.started_ns)
+    for run in runs:
         run.record()
 
 
@@ -128,6 +129,10 @@ class ObservedRequest(Traced, timeline.RecordableRequest, Protocol):
     """A request that is observed."""
 
     observed: bool
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun and was not answered."""
 
     @property
     def method(self) -> Any:

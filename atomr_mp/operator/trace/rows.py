@@ -31,6 +31,9 @@ together. What would need more is not drawn, and counted."""
 MOST_OPEN: Final = 65_536
 """Most requests of one process that run at a time; a worker has fewer."""
 
+LEAST_RATE: Final = 0.001
+"""Least rate that is shown, in thousands of millions a second: less is not what a request has mostly done."""
+
 LONGEST_WAIT_NS: Final = 3_600_000_000_000
 """A call that was submitted longer ago than this counts as submitted when it arrived: its client's clock is odd."""
 
@@ -316,9 +319,10 @@ def _span(pid: int, tid: int, name: str, started_ns: int, end_ns: int, facts: Ev
 
 
 def _rates(flops: int, nbytes: int, took_ns: int) -> Event:
-    """Return operations and bytes a second, in thousands of millions, by four digits; none that were not declared."""
+    """Return operations and bytes a second, in thousands of millions, by four digits, as far as they tell something."""
     counts = {"gflops": flops, "gbytes_per_s": nbytes}
-    return {name: float(f"{count / max(took_ns, 1):.4g}") for name, count in counts.items() if count}
+    rates = {name: count / max(took_ns, 1) for name, count in counts.items()}
+    return {name: float(f"{rate:.4g}") for name, rate in rates.items() if rate >= LEAST_RATE}
 
 
 def _items(count: int) -> Event:

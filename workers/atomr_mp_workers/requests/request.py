@@ -229,6 +229,11 @@ class Request(Run):
         """Bytes that it counts for in its window."""
 
     @property
+    def is_running(self) -> bool:
+        """Whether it has begun and was not answered."""
+        return self.stage == Stage.RUNNING
+
+    @property
     def has_stepped(self) -> bool:
         """Whether it is a stream that has taken a step."""
         return False
