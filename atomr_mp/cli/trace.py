@@ -9,10 +9,10 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from atomr_mp import errors
-from atomr_mp.cli.common import Commands, add_pool, counted, observe, open_pool, seconds
+from atomr_mp.cli.common import Commands, add_pool, observe, open_pool, seconds
 from atomr_mp.protocol.timeline import LONGEST_S
 
 DEFAULT_S: Final = 5.0
@@ -61,12 +61,16 @@ def run(options: argparse.Namespace) -> int:
             sys.stderr.write(f"tracing pool {observer.welcome.pool} for {options.seconds:g} s; Ctrl-C ends it early\n")
             sys.stderr.flush()
             facts = tracer.run(file)
-    lost = facts["dropped"] + facts["unmatched"] + facts.get("events_left_out", 0)
-    more = f", {counted(lost, 'record')} dropped" if lost else ""
     early = f"; it ended early, since {facts['ended_early']}" if "ended_early" in facts else ""
     where = "standard output" if options.output == "-" else options.output
-    sys.stderr.write(f"{facts['seconds']:.1f} s of pool {facts['pool']} in {where}{more}{early}\n")
+    sys.stderr.write(f"{facts['seconds']:.1f} s of pool {facts['pool']} in {where}{lost(facts)}{early}\n")
     return INTERRUPTED if signals else 0
+
+
+def lost(facts: dict[str, Any]) -> str:
+    """Return words for what is missing in a file, by the names that the file itself has for it; empty for nothing."""
+    counts = {name: facts.get(name, 0) for name in ("dropped", "unmatched", "events_left_out")}
+    return "".join(f", {name} {count}" for name, count in counts.items() if count)
 
 
 @contextlib.contextmanager

@@ -161,8 +161,8 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     def gpu_s(self) -> float | None:
         """How long its device has worked for it, in seconds, once it is done; None unless the pool is traced meanwhile.
 
-        On a GPU the time by the GPU's own clock, of all that shared a batch with it; on the host backend the time of
-        the request itself. See `atomr-mp trace`.
+        On a GPU the time by the GPU's own clock; on the host backend that of its own code, without what it has waited
+        for. That of all that shared a batch with it. None for tasks on event loops. See `atomr-mp trace`.
         """
         return self.gpu_ns / 1e9 if self.gpu_ns else None
 

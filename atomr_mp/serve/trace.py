@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import BinaryIO, Final, cast
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 from atomr_mp import errors
 from atomr_mp.operator.session import OperatorSession
@@ -47,12 +47,13 @@ def answer(source: PoolSource, streams: OpenHttpStreams) -> Callable[[Exchange],
         with waiting.open(), tempfile.TemporaryFile(buffering=0) as opened:
             file = cast("BinaryIO", opened)
             tracing = asyncio.ensure_future(asyncio.to_thread(_trace, run_dir, wanted_s, file, stop))
-            try:
+            try:  # if the server ends, its client gets what there is
                 ended = await waiting.until(asyncio.shield(tracing), comment=b"")
             finally:
                 stop.set()
                 await asyncio.wait([tracing])
-            if ended is None:
+            tracing.result()
+            if ended is None and not streams.ending.is_set():  # the token is not valid any more
                 raise Problem(503, "ending", "the server is about to end", headers=(retry_after(0),))
             file.seek(0)
             await exchange.begin(200, JSON, FILE)
@@ -77,9 +78,16 @@ def _seconds(exchange: Exchange) -> float:
     """Return how long a request wants to trace.
 
     Raises:
-        InvalidRequest: It is no time, or too long.
+        InvalidRequest: It is no time, or too long; or there are other arguments.
     """
-    asked = parse_qs(exchange.scope["query_string"].decode("latin-1")).get("seconds", [f"{DEFAULT_S:g}"])[-1]
+    given = parse_qsl(exchange.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    names = [name for name, _ in given]
+    for name in names:
+        if name != "seconds":
+            raise errors.InvalidRequest(f"a trace has no argument {name[:40]!r}; it has seconds")
+    if len(names) > 1:
+        raise errors.InvalidRequest("seconds is there twice")
+    asked = given[0][1] if given else f"{DEFAULT_S:g}"
     try:
         wanted_s = float(asked)
     except ValueError:

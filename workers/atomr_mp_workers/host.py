@@ -440,7 +440,8 @@ class Host:
             tracing.record_no_more()
         elif ring is not None:
             try:
-                tracing.record(ring, self._start.generation, self._device.start_timing())
+                make_times = self._device.start_timing()
+                tracing.record(ring, self._start.generation, make_times, self._dispatcher.begun)
             except Exception as error:  # noqa: BLE001 - of the device, or the system; it costs the trace alone
                 self._log.warning("this process is not in the trace of the pool: %s", error)
 

@@ -12,11 +12,12 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.board import PlaceKind, Watched
+from atomr_mp.protocol.codec import MAX_U64
 from atomr_mp.protocol.timeline import RING_BYTES, Begun, Ended, GpuTime, RecordWriter, SpanKind, Spanned
 
 _LOG: Final = logging.getLogger("atomr_mp.worker")
@@ -47,8 +48,12 @@ class RecordableRequest(Protocol):
     started_ns: int
     items: int
     arguments: tuple[Any, ...]
-    recorded: RecordedRequest | None
+    recorded: Any
     times: WorkTimes | None
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether it is a stream that has taken a step."""
 
     @property
     def method(self) -> Any:
@@ -59,28 +64,101 @@ class RecordableRequest(Protocol):
         """Who has sent it."""
 
 
-class SharedRun:
+class RunClock(Protocol):
+    """Records when a run's own code runs. Used by the thread that runs it."""
+
+    def begin(self) -> None:
+        """Record that the code begins, or goes on."""
+
+    def end(self) -> None:
+        """Record that it has ended, or rests."""
+
+
+class CodeTime:
+    """When the own code of a run has begun and ended, CLOCK_MONOTONIC in nanoseconds, and how long it has run.
+
+    Args:
+        begun_ns: When it has begun, if it runs already; 0 otherwise.
+    """
+
+    def __init__(self, begun_ns: int = 0) -> None:
+        self.began_ns = self._since_ns = begun_ns
+        self.ended_ns = self.worked_ns = 0
+        self.is_known = False
+        """Whether its begin is the code's own, and not when it was taken up."""
+
+    def begin(self) -> None:
+        """Record that the code begins, or goes on."""
+        self._since_ns = time.monotonic_ns()
+        if not self.is_known:
+            self.began_ns, self.is_known = self._since_ns, True
+
+    def end(self) -> None:
+        """Record that it has ended, or rests."""
+        self.ended_ns = time.monotonic_ns()
+        self.worked_ns += self.ended_ns - self._since_ns
+        self.is_known = True
+
+    def close(self, now_ns: int) -> None:
+        """Complete the times: code that is taken away while it runs ends now, and what never ran takes no time."""
+        self.began_ns = self.began_ns or now_ns
+        if not self.ended_ns:
+            self.ended_ns, self.worked_ns = now_ns, now_ns - self.began_ns
+
+
+class SharedRun(CodeTime):
     """What the requests of a batch have in common.
 
     Args:
         times: The times of the batch on the device.
+        items: How many items it has.
+        begun_ns: As of `CodeTime`.
     """
 
-    def __init__(self, times: WorkTimes | None) -> None:
+    def __init__(self, times: WorkTimes | None, items: int, begun_ns: int = 0) -> None:
+        super().__init__(begun_ns)
         self.number: Final = next(_batches)
         self.times: Final = times
+        self.items: Final = items
         self.gpu: list[GpuTime] | None = None
         """The times, once the first request of the batch has asked for them."""
 
 
-class RecordedRequest:
+class RecordedRequest(CodeTime):
     """What is kept of a request from its begin to its end."""
 
-    __slots__ = ("batch", "flops", "nbytes", "number", "place")
-
-    def __init__(self, place: int, number: int, flops: int, nbytes: int) -> None:
-        self.place, self.number, self.flops, self.nbytes = place, number, flops, nbytes
+    def __init__(self, record: Begun, flops: int, nbytes: int, begun_ns: int) -> None:
+        super().__init__(begun_ns)
+        self.place, self.number, self.started_ns = record.place, record.number, record.started_ns
+        self.flops, self.nbytes = flops, nbytes
         self.batch: SharedRun | None = None
+
+    def add(self, flops: int, nbytes: int) -> None:
+        """Add what a step of it declares. The thread that runs it."""
+        self.flops, self.nbytes = min(self.flops + flops, MAX_U64), min(self.nbytes + nbytes, MAX_U64)
+
+
+class StepClock:
+    """The clock of a step that several streams take together.
+
+    Args:
+        streams: The streams.
+    """
+
+    def __init__(self, streams: Sequence[RecordableRequest]) -> None:
+        self._streams: Final = streams
+
+    def begin(self) -> None:
+        """Record that the step begins."""
+        for stream in self._streams:
+            if stream.recorded is not None:
+                stream.recorded.begin()
+
+    def end(self) -> None:
+        """Record that it has ended."""
+        for stream in self._streams:
+            if stream.recorded is not None:
+                stream.recorded.end()
 
 
 class TimelineRecorder:
@@ -98,8 +176,13 @@ class TimelineRecorder:
         self._places: dict[int, tuple[int, int]] = {}
         self._closed = False
 
-    def begin(self, request: RecordableRequest) -> None:
-        """Record that a request begins."""
+    def begin(self, request: RecordableRequest, begun_ns: int = 0) -> None:
+        """Record that a request begins.
+
+        Args:
+            request: The request.
+            begun_ns: When it has begun, if it runs already.
+        """
         try:
             method, session = request.method, request.peer.session.number
             place, number = self._places.get(method.watched) or self._place(method.watched)
@@ -112,11 +195,14 @@ class TimelineRecorder:
                 request.submitted_ns,
                 request.received_ns,
                 request.started_ns,
+                method.kernel(request.arguments)[:200] if request.arguments else "",
             )
             with self._lock:
                 self._ring.write(record)
             flops, nbytes = method.work(request.arguments) if request.arguments else (0, 0)
-            request.recorded = RecordedRequest(place, number, flops, nbytes)
+            kept = RecordedRequest(record, flops, nbytes, begun_ns)
+            kept.is_known = request.has_stepped
+            request.recorded = kept
             if self.make_times is not None:
                 request.times = self.make_times()
         except Exception:  # noqa: BLE001 - it costs the trace, and no request
@@ -134,10 +220,16 @@ class TimelineRecorder:
             now_ns: CLOCK_MONOTONIC.
         """
         try:
-            batch, gpu, took_ns = kept.batch, _NO_TIMES, now_ns - request.started_ns
+            batch, gpu = kept.batch, _NO_TIMES
+            own = kept if batch is None else batch
+            own.close(now_ns)
+            ended_ns, took_ns = own.ended_ns, own.worked_ns
             if self.make_times is not None:
                 gpu = _measured(request, batch)
                 took_ns = sum([each.took_ns for each in gpu])
+                ended_ns = max([ended_ns, *(min(each.started_ns + each.took_ns, now_ns) for each in gpu)])
+            elif kept.place == PlaceKind.EVENT_LOOP:  # it has awaited others meanwhile
+                took_ns = 0
             session = request.peer.session.number
             record = Ended(
                 max(0, session),
@@ -145,10 +237,14 @@ class TimelineRecorder:
                 request.method.name[:200],
                 kept.place,
                 kept.number,
-                request.started_ns,
+                kept.started_ns,
+                own.began_ns,
+                ended_ns,
+                own.worked_ns,
                 now_ns,
                 request.items,
                 0 if batch is None else batch.number,
+                0 if batch is None else batch.items,
                 "" if error is None else str(error.code)[:200],
                 kept.flops,
                 kept.nbytes,
@@ -161,7 +257,16 @@ class TimelineRecorder:
             return 0
         return took_ns
 
-    def span(self, kind: SpanKind, name: str, started_ns: int, nbytes: int, request: Any) -> None:
+    def span(
+        self,
+        kind: SpanKind,
+        name: str,
+        started_ns: int,
+        nbytes: int,
+        request: Any,
+        flops: int = 0,
+        kernel: str = "",
+    ) -> None:
         """Record a part of a request that ends now. Any thread.
 
         Args:
@@ -170,6 +275,8 @@ class TimelineRecorder:
             started_ns: CLOCK_MONOTONIC.
             nbytes: The bytes that it is about.
             request: The request; None for none, or several.
+            flops: The arithmetic operations of a step.
+            kernel: The kernel that a step launches.
         """
         try:
             place, number, session, id_ = PlaceKind.LOOP.value, 0, 0, 0
@@ -177,7 +284,9 @@ class TimelineRecorder:
                 place, number = self._place(request.method.watched)
                 session, id_ = max(request.peer.session.number, 0), request.id
             now_ns = time.monotonic_ns()
-            record = Spanned(kind, name[:200], session, id_, place, number, started_ns, now_ns, nbytes)
+            record = Spanned(
+                kind, name[:200], session, id_, place, number, started_ns, now_ns, flops, nbytes, kernel[:200]
+            )
             with self._lock:
                 if not self._closed:  # a step may end behind the trace
                     self._ring.write(record)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from atomr_mp import errors
@@ -48,11 +48,30 @@ def instrument(tracer_provider: Any = None) -> None:
         ) from error
 
 
-def record(descriptor: int, generation: int, make_times: Callable[[], timeline.WorkTimes] | None) -> None:
-    """Record all requests that begin from now on; see `timeline.start`."""
+def record(
+    descriptor: int,
+    generation: int,
+    make_times: Callable[[], timeline.WorkTimes] | None,
+    running: Iterable[ObservedRun] = (),
+) -> None:
+    """Record all requests that run, or begin from now on; see `timeline.start`.
+
+    Args:
+        descriptor: The ring; closed here.
+        generation: This incarnation.
+        make_times: Makes what measures a run's work on the device.
+        running: What has begun and was not answered.
+    """
     global is_on  # noqa: PLW0603 - as above
     timeline.start(descriptor, generation, make_times)
     is_on = True
+    runs = list(running)
+    for request in dict.fromkeys([each for run in runs for each in run.requests if each.is_running]):
+        request.observed = True
+        if timeline.recorder is not None:
+            timeline.recorder.begin(request, request.started_ns)
+    for run in runs:
+        run.record()
 
 
 def record_no_more() -> None:
@@ -112,8 +131,23 @@ class ObservedRequest(Traced, timeline.RecordableRequest, Protocol):
     observed: bool
 
     @property
+    def is_running(self) -> bool:
+        """Whether it has begun and was not answered."""
+
+    @property
     def method(self) -> Any:
         """The method that it calls."""
+
+
+class ObservedRun(Protocol):
+    """A unit of execution of such requests."""
+
+    @property
+    def requests(self) -> Iterable[ObservedRequest]:
+        """The requests."""
+
+    def record(self) -> None:
+        """Have the requests share a clock for the pool's trace."""
 
 
 class RequestTracer:

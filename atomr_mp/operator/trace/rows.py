@@ -7,6 +7,7 @@ from calls to where they run. Times are CLOCK_MONOTONIC in microseconds, so they
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Iterator
 from typing import Any, Final
@@ -17,17 +18,21 @@ from atomr_mp.protocol.timeline import Begun, Ended, GpuTime, Record, SpanKind, 
 CLIENTS: Final = 100_000
 """Added to a session's number, the `pid` of a client's row; that of a device's is its index and 1."""
 
-GPU_ROWS: Final = 1 << 21
-CALL_ROWS: Final = 1 << 22
-ASIDE_ROW: Final = 1 << 23
+GPU_ROWS: Final = 1 << 30
+CALL_ROWS: Final = 1 << 29
+ASIDE_ROW: Final = GPU_ROWS + (1 << 29)
 """Numbers of thread rows from here on are for the GPU's streams, for clients' calls, and for what belongs to no
-request."""
+request. They have 31 bits in viewers."""
 
-MOST_ROWS: Final = 64
-"""Most rows of one place; what would need more shares the last."""
+MOST_ROWS: Final = 1 << 16
+"""Most rows of one place, so that each of them has a number: a client has fewer unanswered calls, even of all devices
+together. What would need more is not drawn, and counted."""
 
 MOST_OPEN: Final = 65_536
 """Most requests of one process that run at a time; a worker has fewer."""
+
+LEAST_RATE: Final = 0.001
+"""Least rate that is shown, in thousands of millions a second: less is not what a request has mostly done."""
 
 LONGEST_WAIT_NS: Final = 3_600_000_000_000
 """A call that was submitted longer ago than this counts as submitted when it arrived: its client's clock is odd."""
@@ -47,31 +52,32 @@ class OpenRequest:
     """A request that has begun."""
 
     begun: Begun
-    row: int
-    call_row: int
-    """The row of its call among those of its client."""
+    row: int = -1
+    """Its row, once something of it was drawn there."""
 
 
 class PlaceRows:
     """The rows of one kind in one place. A row is free once what was on it has ended."""
 
     def __init__(self) -> None:
-        self._ends: list[int] = []
-        """When each row is free; `NEVER` while something is on it."""
+        self._count = 0
+        self._free: list[tuple[int, int]] = []
+        """The rows on which nothing is, in the order of when the last thing there has ended."""
 
     def take(self, started_ns: int) -> int:
-        """Return the first row that is free from a time on, and take it."""
-        for row, end_ns in enumerate(self._ends):
-            if end_ns <= started_ns:
-                self._ends[row] = _NEVER
-                return row
-        if len(self._ends) < MOST_ROWS:
-            self._ends.append(_NEVER)
-        return len(self._ends) - 1
+        """Return the row that has been free for the shortest time at a time, and take it; -1 if there is none."""
+        at = bisect.bisect_right(self._free, (started_ns, MOST_ROWS))
+        if at:
+            return self._free.pop(at - 1)[1]
+        if self._count == MOST_ROWS:
+            return -1
+        self._count += 1
+        return self._count - 1
 
     def free(self, row: int, end_ns: int) -> None:
         """Give a row back."""
-        self._ends[row] = end_ns
+        if row >= 0:
+            bisect.insort(self._free, (end_ns, row))
 
 
 class TraceRows:
@@ -82,7 +88,7 @@ class TraceRows:
     """
 
     def __init__(self, backend: str) -> None:
-        self._backend = backend
+        self.backend: Final = backend
         self._named: set[tuple[int, int]] = set()
         self._rows: dict[tuple[int, int, int], PlaceRows] = {}
         self.clients: Final[dict[int, str]] = {}
@@ -94,7 +100,7 @@ class TraceRows:
 
     def device_names(self, device: int) -> Iterator[Event]:
         """Yield the name of a device's row, once."""
-        yield from self._name(device + 1, 0, f"device {device} ({self._backend})", device)
+        yield from self._name(device + 1, 0, f"device {device} ({self.backend})", device)
 
     def client_names(self) -> Iterator[Event]:
         """Yield the names of clients' rows that have none yet, as far as they are known by now."""
@@ -174,8 +180,7 @@ class DeviceRows:
             why: What has ended.
         """
         for request in list(self._open.values()):
-            facts = {"unfinished": why}
-            yield from self._shown(request, request.begun.started_ns, end_ns, facts)
+            yield from self._shown(request, request.begun.started_ns, end_ns, end_ns, {"unfinished": why})
         self._open.clear()
         self._latest.clear()
 
@@ -185,10 +190,7 @@ class DeviceRows:
         if len(self._open) >= MOST_OPEN or key in self._open:
             self._rows.lost += 1
             return
-        row = self._rows.rows(self._pid, begun.place, begun.number).take(begun.started_ns)
-        calls = self._rows.rows(CLIENTS + begun.session, 0, 0)
-        request = OpenRequest(begun, row, calls.take(_submitted(begun)))
-        self._open[key] = self._latest[key[:2]] = request
+        self._open[key] = self._latest[key[:2]] = OpenRequest(begun)
         self._rows.session(begun.session)
 
     def _end(self, ended: Ended) -> Iterator[Event]:
@@ -197,52 +199,84 @@ class DeviceRows:
             self._rows.lost += 1  # its begin has found no room
             return
         self._latest.pop((ended.session, ended.request), None)
-        seconds = max(sum([each.took_ns for each in ended.gpu]) or ended.ended_ns - ended.started_ns, 1) / 1e9
+        took_ns = sum([each.took_ns for each in ended.gpu]) or ended.worked_ns
         facts: Event = {}
-        if ended.items > 1:
-            facts["items"] = ended.items
         if ended.batch:
             facts["batch"] = ended.batch
         if ended.error:
             facts["error"] = ended.error
-        if ended.flops:
-            facts["gflops"] = _rate(ended.flops, seconds)
-        if ended.nbytes:
-            facts["gbytes_per_s"] = _rate(ended.nbytes, seconds)
+        facts |= _rates(ended.flops, ended.nbytes, took_ns)
         if ended.gpu:
             facts["gpu_us"] = sum([each.took_ns for each in ended.gpu]) / 1000
         is_first = not ended.batch or ended.batch != self._batch
         self._batch = ended.batch or self._batch
-        yield from self._shown(request, ended.started_ns, ended.ended_ns, facts, runs=is_first)
+        items = ended.items, ended.batch_items or ended.items
+        yield from self._shown(
+            request, ended.began_ns, ended.ended_ns, ended.answered_ns, facts, runs=is_first, items=items
+        )
         for work in ended.gpu if is_first else ():
             yield from self._gpu(work, ended)
 
     def _shown(
-        self, request: OpenRequest, started_ns: int, end_ns: int, facts: Event, *, runs: bool = True
+        self,
+        request: OpenRequest,
+        began_ns: int,
+        end_ns: int,
+        answered_ns: int,
+        facts: Event,
+        *,
+        runs: bool = True,
+        items: tuple[int, int] = (1, 1),
     ) -> Iterator[Event]:
-        """Yield the spans of a request in its client's row and in its device's, its wait, and the arrow between."""
+        """Yield the spans of a request in its client's row and in its device's, its wait, and the arrow between.
+
+        Args:
+            request: The request.
+            began_ns: When its own code has begun.
+            end_ns: When that has ended.
+            answered_ns: When it was answered.
+            facts: What is known of it.
+            runs: Whether it is drawn on its device: of a batch one request is.
+            items: How many items it has, and how many what is drawn there has.
+        """
         begun, method, submitted_ns = request.begun, request.begun.method, _submitted(request.begun)
-        tid = _tid(begun.place, begun.number, request.row)
-        self._rows.rows(self._pid, begun.place, begun.number).free(request.row, end_ns)
-        self._rows.rows(CLIENTS + begun.session, 0, 0).free(request.call_row, end_ns)
-        client, call_tid = CLIENTS + begun.session, CALL_ROWS + request.call_row
+        calls = self._rows.rows(CLIENTS + begun.session, 0, 0)
+        client, row = CLIENTS + begun.session, calls.take(submitted_ns)
+        answered_ns = max(answered_ns, submitted_ns)
+        calls.free(row, answered_ns)
+        if runs:
+            yield from self._placed(request, began_ns)
+        self._rows.rows(self._pid, begun.place, begun.number).free(request.row, max(end_ns, began_ns))
+        if row < 0 or (runs and request.row < 0):
+            self._rows.lost += 1
+            return
+        call_tid, tid = CALL_ROWS + row, _tid(begun.place, begun.number, request.row)
         yield from self._rows.thread_name(client, call_tid, "calls")
-        name = _place_name(begun.place, begun.number)
-        yield from self._rows.thread_name(self._pid, tid, name if not request.row else f"{name} · {request.row + 1}")
         facts = {"session": begun.session, "request": begun.request, "generation": self.generation, **facts}
         if begun.session in self._rows.clients:
             facts["client"] = self._rows.clients[begun.session]
-        where = {"device": self._device, "wait_us": max(started_ns - submitted_ns, 0) / 1000}
-        yield _span(client, call_tid, method, submitted_ns, end_ns, {**facts, **where})
+        if begun.kernel:
+            facts["kernel"] = begun.kernel
+        where = {"device": self._device, "wait_us": max(began_ns - submitted_ns, 0) / 1000, **_items(items[0])}
+        yield _span(client, call_tid, method, submitted_ns, answered_ns, {**facts, **where})
         arrow = f"{begun.session:x}.{begun.request:x}.{self._device:x}.{self.generation:x}"
         if runs:
-            yield _span(self._pid, tid, method, started_ns, end_ns, facts)
+            yield _span(self._pid, tid, method, began_ns, end_ns, {**facts, **_items(items[1])})
             flow = {"cat": "call", "name": "call", "id": arrow}
             yield {"ph": "s", "pid": client, "tid": call_tid, "ts": submitted_ns / 1000, **flow}
-            yield {"ph": "f", "bp": "e", "pid": self._pid, "tid": tid, "ts": started_ns / 1000, **flow}
+            yield {"ph": "f", "bp": "e", "pid": self._pid, "tid": tid, "ts": began_ns / 1000, **flow}
         waits = {"cat": "wait", "name": f"{method} waits", "id": arrow, "pid": self._pid, "tid": 0}
         yield {"ph": "b", "ts": submitted_ns / 1000, **waits}
-        yield {"ph": "e", "ts": max(started_ns, submitted_ns) / 1000, **waits}
+        yield {"ph": "e", "ts": max(began_ns, submitted_ns) / 1000, **waits}
+
+    def _placed(self, request: OpenRequest, from_ns: int) -> Iterator[Event]:
+        """Give a request a row from a time on, if it has none; yield the row's name, if it has none."""
+        place, number = request.begun.place, request.begun.number
+        if request.row < 0:
+            request.row = self._rows.rows(self._pid, place, number).take(from_ns)
+        if request.row >= 0:
+            name = _place_name(place, number) + (f" · {request.row + 1}" if request.row else "")
+            yield from self._rows.thread_name(self._pid, _tid(place, number, request.row), name)
 
     def _gpu(self, work: GpuTime, ended: Ended) -> Iterator[Event]:
         """Yield the span of a request's work on a stream of the GPU."""
@@ -256,17 +290,26 @@ class DeviceRows:
         yield from self._rows.device_names(self._device)
         request = self._latest.get((part.session, part.request))
         facts: Event = {"kind": SpanKind(part.kind).name.lower(), "generation": self.generation}
-        if part.nbytes:
-            seconds = max(part.ended_ns - part.started_ns, 1) / 1e9
-            facts |= {"bytes": part.nbytes, "gbytes_per_s": _rate(part.nbytes, seconds)}
+        if part.kernel:
+            facts["kernel"] = part.kernel
+        if part.kind == SpanKind.COPY:
+            facts["bytes"] = part.nbytes
+        if part.kind == SpanKind.COPY or self._rows.backend == "host":  # elsewhere a step is only begun meanwhile
+            facts |= _rates(part.flops, part.nbytes, part.ended_ns - part.started_ns)
         if request is None:
             rows = self._rows.rows(self._pid, ASIDE_ROW, 0)
             row = rows.take(part.started_ns)
-            rows.free(row, part.ended_ns)
+            rows.free(row, max(part.ended_ns, part.started_ns))
             tid = ASIDE_ROW + row
-            yield from self._rows.thread_name(self._pid, tid, "copies")
         else:
-            tid = _tid(request.begun.place, request.begun.number, request.row)
+            yield from self._placed(request, request.begun.started_ns)
+            row = request.row
+            tid = _tid(request.begun.place, request.begun.number, row)
+        if row < 0:
+            self._rows.lost += 1
+            return
+        if request is None:
+            yield from self._rows.thread_name(self._pid, tid, "copies")
         yield _span(self._pid, tid, part.name, part.started_ns, part.ended_ns, facts)
 
 
@@ -275,9 +318,16 @@ def _span(pid: int, tid: int, name: str, started_ns: int, end_ns: int, facts: Ev
     return {"ph": "X", "pid": pid, "tid": tid, "name": name, "ts": started_ns / 1000, "dur": dur, "args": facts}
 
 
-def _rate(count: int, seconds: float) -> float:
-    """Return thousands of millions a second, by four digits."""
-    return float(f"{count / seconds / 1e9:.4g}")
+def _rates(flops: int, nbytes: int, took_ns: int) -> Event:
+    """Return operations and bytes a second, in thousands of millions, by four digits, as far as they tell something."""
+    counts = {"gflops": flops, "gbytes_per_s": nbytes}
+    rates = {name: count / max(took_ns, 1) for name, count in counts.items()}
+    return {name: float(f"{rate:.4g}") for name, rate in rates.items() if rate >= LEAST_RATE}
+
+
+def _items(count: int) -> Event:
+    """Return how many items something has, if there are several."""
+    return {"items": count} if count > 1 else {}
 
 
 def _process_name(pid: int, name: str, order: int) -> Iterator[Event]:
@@ -299,6 +349,3 @@ def _submitted(begun: Begun) -> int:
     """Return when a call was submitted: when it arrived, if its client has not said it, or what cannot be."""
     is_sound = begun.received_ns - LONGEST_WAIT_NS <= begun.submitted_ns <= begun.received_ns
     return begun.submitted_ns if begun.submitted_ns and is_sound else begun.received_ns
-
-
-_NEVER: Final = 2**63

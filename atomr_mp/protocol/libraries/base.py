@@ -81,6 +81,8 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     """Rules besides shapes and element types."""
     held: ClassVar[tuple[str, ...]] = ()
     """Fields that the library's reference fills in: its methods have no arguments for them."""
+    moves: ClassVar[bool] = True
+    """Whether it reads and writes its arrays itself."""
     captured: ClassVar[bool] = True
     """Whether CUDA can record it in a graph: it allocates nothing and does not depend on the host."""
     answers: ClassVar[bool] = False
@@ -196,11 +198,18 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
     def moved_bytes(self) -> int:
         """Return how many bytes are read and written at least."""
+        if not self.moves:
+            return 0
         return sum(
             operand.nbytes * (bool(argument.reads) + argument.writes)
             for _, argument, operand in arrays_of(self)
             if operand is not None
         )
+
+    @property
+    def launched(self) -> str:
+        """The name of the kernel that it launches, empty for others."""
+        return ""
 
     @classmethod
     def factors(cls) -> frozenset[str]:

@@ -293,6 +293,11 @@ class KernelLaunch(LibraryRequest, frozen=True):
     """Tensor maps."""
 
     @property
+    def launched(self) -> str:
+        """The kernel's name for a reader."""
+        return self.kernel.title
+
+    @property
     def given(self) -> list[Any]:
         """The arrays, in the order of `kinds`."""
         return [*self.inputs, *self.outputs, *self.changed]

@@ -156,6 +156,7 @@ class Borrow(LibraryRequest, frozen=True):
     """
 
     name: ClassVar[str] = "borrow"
+    moves: ClassVar = False
     array: Read
     borrow: U64
     """Id by which it is released; unique in the session."""
@@ -184,6 +185,7 @@ class Accept(LibraryRequest, frozen=True):
     """Take a buffer's content as it is, once requests that write it have ended: all of it counts as defined."""
 
     name: ClassVar[str] = "accept"
+    moves: ClassVar = False
     array: Read
 
     def read(self) -> list[Any]:
@@ -195,6 +197,7 @@ class Share(LibraryRequest, frozen=True):
     """Keep a buffer for another session that will claim it, once."""
 
     name: ClassVar[str] = "share"
+    moves: ClassVar = False
     array: Read
     claim: Bytes16
     """Secret that the claim shows."""

@@ -19,6 +19,10 @@ Code = Annotated[str, msgspec.Meta(max_length=200)]
 """The code of an error, empty without one."""
 
 
+Kernel = Annotated[str, msgspec.Meta(max_length=200)]
+"""The name of the kernel that is launched, empty for what is no launch."""
+
+
 class SpanKind(IntEnum):
     """What a worker does for a request, beside its method."""
 
@@ -42,6 +46,8 @@ class Begun(Message, frozen=True, tag="begun"):
     """When its caller has called, 0 if that is not known."""
     received_ns: U64
     started_ns: U64
+    """When its worker has taken it up; its own code may begin later. With session and number it names the request."""
+    kernel: Kernel
 
 
 class GpuTime(Message, frozen=True):
@@ -61,11 +67,21 @@ class Ended(Message, frozen=True, tag="ended"):
     place: U16
     number: U32
     started_ns: U64
+    """As in its `Begun`."""
+    began_ns: U64
+    """When its own code, or that of its batch, has begun."""
     ended_ns: U64
+    """When that has ended, and its work on the GPU."""
+    worked_ns: U64
+    """How long that has run: less than from its begin to its end if it ran in parts."""
+    answered_ns: U64
+    """When the loop has taken it back, and answers."""
     items: U32
     """How many items it stands for."""
     batch: U64
     """Number of the batch that it ran in, 0 if in none."""
+    batch_items: U32
+    """How many items the batch has."""
     error: Code
     flops: U64
     """Arithmetic operations by its declaration, 0 if it has none."""
@@ -86,7 +102,10 @@ class Spanned(Message, frozen=True, tag="spanned"):
     number: U32
     started_ns: U64
     ended_ns: U64
+    flops: U64
+    """Arithmetic operations of a step, as of a request."""
     nbytes: U64
+    kernel: Kernel
 
 
 Record = Begun | Ended | Spanned

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -29,6 +31,13 @@ def pool(server: Server) -> Iterator[atomr_mp.Pool]:
         yield own
 
 
+def is_traced(pool: atomr_mp.Pool) -> bool:
+    """Return whether a pool is traced by now."""
+    reply = pool.call("Served.length", "abc")
+    reply.result()
+    return reply.gpu_s is not None
+
+
 def test_a_server_traces_its_pool(server: Server) -> None:
     """Its own calls are in the trace; the answer is a file."""
     answers = []
@@ -49,22 +58,38 @@ def test_odd_times_are_refused(server: Server, seconds: str) -> None:
     assert server.ask("GET", f"/trace?seconds={seconds}").status == 422
 
 
+@pytest.mark.parametrize("query", ["secs=1", "seconds=", "seconds=1&seconds=2", "seconds=1&more"])
+def test_other_arguments_are_refused(server: Server, query: str) -> None:
+    """Unknown ones, and one that is there twice or empty; nothing is traced."""
+    answer = server.ask("GET", f"/trace?{query}")
+    assert (answer.status, answer.error["code"]) == (422, "invalid_request")
+
+
+def test_a_server_that_ends_answers_with_what_there_is(ledger: Ledger) -> None:
+    """The file is whole, and says why it ends."""
+    with Server(ledger, run_dir="ends") as server, server.client() as client:
+        client.request("GET", "/trace?seconds=60", headers={"authorization": f"Bearer {server.token}"})
+        with atomr_mp.connect(run_dir=ledger.run_dir("ends")) as pool:
+            assert settled(lambda: is_traced(pool))
+        server.process.send_signal(signal.SIGTERM)
+        answer = client.getresponse()
+        assert answer.status == 200
+        found = json.loads(answer.read())
+        assert server.process.wait(DEADLINE_S) == 0
+    assert found["otherData"]["ended_early"]
+    assert {"ph", "pid"} <= found["traceEvents"][0].keys()
+
+
 def test_nobody_traces_without_a_token_and_no_two_at_a_time(server: Server, pool: atomr_mp.Pool) -> None:
     """A client that leaves ends its trace."""
-
-    def is_traced() -> bool:
-        reply = pool.call("Served.length", "abc")
-        reply.result()
-        return reply.gpu_s is not None
-
     assert server.ask("GET", "/trace?seconds=1", token="").status == 401
-    assert not is_traced()
+    assert not is_traced(pool)
     with server.client() as leaving:
         leaving.request("GET", "/trace?seconds=60", headers={"authorization": f"Bearer {server.token}"})
-        assert settled(is_traced)
+        assert settled(lambda: is_traced(pool))
         refused = server.ask("GET", "/trace?seconds=0.01")
         assert refused.status == 429
         assert refused.error["code"] == "overloaded"
         assert int(refused.headers["retry-after"]) > 0
-    assert settled(lambda: not is_traced())
+    assert settled(lambda: not is_traced(pool))
     assert server.ask("GET", "/trace?seconds=0.01").status == 200

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from atomr_mp.cli.trace import lost
 from atomr_mp.operator.trace import events_file
 from atomr_mp.operator.trace.events_file import EventsFile
 from atomr_mp.operator.trace.rows import CLIENTS, DeviceRows, TraceRows
@@ -18,18 +19,21 @@ from atomr_mp.protocol.timeline import Begun, Ended, GpuTime, Record, SpanKind, 
 MS = 1_000_000
 
 
-def begun(request: int, at_ms: int, *, submitted_ms: int = 0, received_ms: int = 0, session: int = 7) -> Begun:
+def begun(
+    request: int, at_ms: int, *, submitted_ms: int = 0, received_ms: int = 0, session: int = 7, kernel: str = ""
+) -> Begun:
     """Return the begin of a request on thread 1."""
     received_ns = (received_ms or at_ms) * MS
     place = PlaceKind.THREAD.value
-    return Begun(session, request, "Probe.note", place, 1, submitted_ms * MS, received_ns, at_ms * MS)
+    return Begun(session, request, "Probe.note", place, 1, submitted_ms * MS, received_ns, at_ms * MS, kernel)
 
 
 def ended(request: int, began_ms: int, at_ms: int, **changed: Any) -> Ended:
-    """Return its end."""
-    facts: dict[str, Any] = {"items": 1, "batch": 0, "error": "", "flops": 0, "nbytes": 0, "gpu": []} | changed
-    place = PlaceKind.THREAD.value
-    return Ended(7, request, "Probe.note", place, 1, began_ms * MS, at_ms * MS, **facts)
+    """Return its end; times among the changes are in nanoseconds."""
+    facts: dict[str, Any] = {"items": 1, "batch": 0, "batch_items": 0, "error": "", "flops": 0, "nbytes": 0, "gpu": []}
+    facts |= {"started_ns": began_ms * MS, "began_ns": began_ms * MS, "ended_ns": at_ms * MS}
+    facts |= {"worked_ns": (at_ms - began_ms) * MS, "answered_ns": at_ms * MS} | changed
+    return Ended(7, request, "Probe.note", PlaceKind.THREAD.value, 1, **facts)
 
 
 def shown(*records: Record, rows: TraceRows | None = None) -> list[dict[str, Any]]:
@@ -87,6 +91,51 @@ def test_a_batch_is_one_span_on_its_device_and_each_call_one_of_its_client() -> 
     assert len(spans(events, CLIENTS + 7)) == 5
 
 
+def test_a_slice_is_of_the_own_code_and_the_call_lasts_to_its_answer() -> None:
+    """What waits behind another, or for the loop to take it back, is on no device meanwhile; both are on one row."""
+    events = shown(
+        begun(1, 10),
+        begun(2, 11, kernel="scale"),
+        ended(1, 10, 20, answered_ns=24 * MS),
+        ended(2, 11, 30, began_ns=21 * MS, worked_ns=4 * MS, answered_ns=35 * MS, flops=8 * MS),
+    )
+    first, second = spans(events, 3)
+    assert [(each["ts"], each["dur"]) for each in (first, second)] == [(10_000, 10_000), (21_000, 9000)]
+    assert first["tid"] == second["tid"]
+    assert (second["args"]["kernel"], second["args"]["gflops"]) == ("scale", 2)
+    assert [each["ts"] + each["dur"] for each in spans(events, CLIENTS + 7)] == [24_000, 35_000]
+    assert [each["args"]["wait_us"] for each in spans(events, CLIENTS + 7)] == [0, 10_000]
+
+
+def test_calls_that_are_unanswered_at_a_time_have_rows_of_their_own_however_many() -> None:
+    """Of one client on several devices, as many as it may have: spans on a row do not overlap."""
+    rows, count = TraceRows("host"), 2000
+    events = shown(*(begun(n, 10 + n) for n in range(count)), rows=rows)
+    events += shown(
+        *(begun(n, 10 + n) for n in range(count)), *(ended(n, 10 + n, 5000 + n) for n in range(count)), rows=rows
+    )
+    calls = spans(events, CLIENTS + 7)
+    by_row: dict[int, list[tuple[float, float]]] = {}
+    for each in calls:
+        by_row.setdefault(each["tid"], []).append((each["ts"], each["ts"] + each["dur"]))
+    assert len(calls) == len(by_row) == count
+    assert max(by_row) < 2**31
+    again = spans(shown(begun(1, 9000), ended(1, 9000, 9001), rows=rows), CLIENTS + 7)
+    assert again[0]["tid"] in by_row
+
+
+def test_rows_have_names_where_something_is_drawn_alone() -> None:
+    """A batch's requests have begun each by itself, and are one span with all items."""
+    events = shown(
+        *(begun(n, 13) for n in range(5)), *(ended(n, 13, 18, batch=9, batch_items=7, items=n) for n in range(5))
+    )
+    drawn = {event["tid"] for event in spans(events, 3)}
+    named = {event["tid"] for event in events if event["name"] == "thread_name" and event["pid"] == 3}
+    assert named - drawn == {0}  # the device's life
+    (run,) = spans(events, 3)
+    assert run["args"]["items"] == 7
+
+
 def test_rates_are_by_the_time_on_the_gpu_if_there_is_one() -> None:
     """Else by the time of the request."""
     work = {"flops": 8 * 10**9, "nbytes": 10**9}
@@ -102,11 +151,12 @@ def test_rates_are_by_the_time_on_the_gpu_if_there_is_one() -> None:
 
 def test_steps_are_on_the_row_of_their_request_and_other_copies_aside() -> None:
     """A step lies within its program."""
-    step = Spanned(SpanKind.STEP, "blas.gemm", 7, 1, 1, 1, 14 * MS, 15 * MS, 0)
-    copy = Spanned(SpanKind.COPY, "copy to device", 0, 0, 0, 0, 14 * MS, 15 * MS, 4 * MS)
+    step = Spanned(SpanKind.STEP, "blas.gemm", 7, 1, 1, 1, 14 * MS, 15 * MS, 8 * MS, MS, "scale")
+    copy = Spanned(SpanKind.COPY, "copy to device", 0, 0, 0, 0, 14 * MS, 15 * MS, 0, 4 * MS, "")
     events = shown(begun(1, 13), step, copy, ended(1, 13, 18))
     found = {event["name"]: event for event in spans(events, 3)}
     assert found["blas.gemm"]["tid"] == found["Probe.note"]["tid"] != found["copy to device"]["tid"]
+    assert [found["blas.gemm"]["args"][each] for each in ("kernel", "gflops", "gbytes_per_s")] == ["scale", 8, 1]
     assert (found["copy to device"]["args"]["bytes"], found["copy to device"]["args"]["gbytes_per_s"]) == (4 * MS, 4)
 
 
@@ -125,6 +175,12 @@ def test_records_that_no_worker_writes_are_counted_and_bounded(monkeypatch: pyte
     rows = TraceRows("host")
     assert not spans(shown(ended(1, 2, 3), *(begun(n, 13) for n in range(20)), begun(5, 13), rows=rows), 3)
     assert rows.lost == 1 + 10 + 1
+
+
+def test_the_command_says_of_losses_what_the_file_says() -> None:
+    """By the same names, each by itself, and nothing without any."""
+    assert lost({"dropped": 0, "unmatched": 0}) == ""
+    assert lost({"dropped": 0, "unmatched": 3, "events_left_out": 2}) == ", unmatched 3, events_left_out 2"
 
 
 def test_a_file_is_valid_after_each_write_and_names_are_only_text(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ LONG = "Actor." + "m" * 190
 
 def record(number: int, name: str = "Probe.note") -> Begun:
     """Return a record that tells its number."""
-    return Begun(1, number, name, 0, 0, 0, number, number)
+    return Begun(1, number, name, 0, 0, 0, number, number, "scale")
 
 
 def ring() -> tuple[memoryview, RecordWriter, RecordReader]:
@@ -43,8 +43,8 @@ def test_every_record_is_read_once_and_in_order_however_often_the_ring_turns() -
             gpu = [GpuTime(2, 5, 7)] * (number % 9)
             written += [
                 record(number, LONG[: 7 + number % 190]),
-                Ended(1, number, LONG, 2, 3, number, number, 1, 0, "poison", 2**40, 9, gpu),
-                Spanned(SpanKind.COPY, "copy", 1, number, 0, 0, 1, 2, 3),
+                Ended(1, number, LONG, 2, 3, number, number, number, 0, number, 1, 0, 0, "poison", 2**40, 9, gpu),
+                Spanned(SpanKind.COPY, "copy", 1, number, 0, 0, 1, 2, 3, 4, ""),
             ]
         for each in written:
             writer.write(each)

@@ -273,7 +273,7 @@ def test_a_run_that_fails_reads_what_its_steps_before_have_found(worker: Decidin
                 raise raises
             return Later(find)
 
-        return preparation.PreparedStep(f"deciding.{number}", function, Nonzero(cast("Any", None)), {})
+        return preparation.PreparedStep(f"deciding.{number}", function, Nonzero(cast("Any", None)), {}, [])
 
     def told(*steps: Any) -> str:
         read.clear()

@@ -238,11 +238,13 @@ class LibraryMethod(Method):
         """Return the figures of the declaration, reckoned once for requests that differ in nothing but their arrays."""
         request, known = arguments[:2]
         if not known.work:
-            try:
-                known.work[:] = [max(0, min(each, MAX_U64)) for each in (request.flops(), request.moved_bytes())]
-            except Exception:  # noqa: BLE001 - a request that no figures fit goes without
-                known.work[:] = [0, 0]
+            known.work[:] = declared_work(request)
         return known.work[0], known.work[1]
+
+    def kernel(self, arguments: tuple[Any, ...]) -> str:
+        """Return the name of the kernel that a request launches."""
+        request: LibraryRequest = arguments[0]
+        return request.launched
 
     def room_for(self, arguments: tuple[Any, ...], holder: Holder) -> Event | None:
         """Have room made for a request's outputs, if there is none for all of them in one piece."""
@@ -434,3 +436,11 @@ class LaidOut(Operand):
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
+
+
+def declared_work(request: LibraryRequest) -> tuple[int, int]:
+    """Return the arithmetic operations that a request declares, and the bytes that it reads and writes at least."""
+    try:
+        return max(0, min(request.flops(), MAX_U64)), max(0, min(request.moved_bytes(), MAX_U64))
+    except Exception:  # noqa: BLE001 - a request that no figures fit goes without
+        return 0, 0

@@ -25,7 +25,7 @@ from atomr_mp_workers.requests.gangs import SharedRuns
 from atomr_mp_workers.requests.isolation import Isolation
 from atomr_mp_workers.requests.kinds.items import ItemsSlice
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
-from atomr_mp_workers.requests.kinds.stream_life import StreamEvent
+from atomr_mp_workers.requests.kinds.stream_life import StreamEvent, StreamState
 from atomr_mp_workers.requests.off_loop.completions import Completions
 from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.peers import WEIGHT, Peer
@@ -143,6 +143,14 @@ class Dispatcher:
         """Methods of the requests that run elsewhere or wait for such ones, and of open streams; each once."""
         runs = (*self._completions.in_progress.requests.values(), *self._parked)
         return list(dict.fromkeys([run.method.name for run in (*runs, *self.streams.open)]))
+
+    @property
+    def begun(self) -> Iterator[Run]:
+        """The runs that have begun and not been answered; open streams are such runs, and each step of several."""
+        suspect = () if self._suspect is None else (self._suspect,)
+        runs = (*self._completions.in_progress.requests.values(), *self._parked, *self._early, *suspect)
+        streams = (each for each in self.streams.open if each.state not in (StreamState.WAITING, StreamState.OVER))
+        return iter(dict.fromkeys([*streams, *runs]))
 
     @property
     def only_threads(self) -> bool:

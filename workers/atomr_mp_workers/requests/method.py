@@ -155,6 +155,10 @@ class Method(ABC):
         """Return the arithmetic operations of a request and the bytes that it moves; zeros if nothing declares them."""
         return 0, 0
 
+    def kernel(self, _arguments: tuple[Any, ...]) -> str:
+        """Return the name of the kernel that a request launches, empty for others."""
+        return ""
+
     def room_for(self, _arguments: tuple[Any, ...], _holder: Holder) -> Event | None:
         """Have room made elsewhere for a request's new buffers; return the event of its end, None if there is room.
 

@@ -21,7 +21,7 @@ from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.raised import explain, unsendable
-from atomr_mp_workers.timeline import RecordedRequest, WorkTimes
+from atomr_mp_workers.timeline import RecordedRequest, RunClock, WorkTimes
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,8 @@ class Run(ABC):
     """Its span, for a request that is traced."""
     times: WorkTimes | None = None
     """The times of its work on the device, while the pool is traced."""
+    recorded: RunClock | None = None
+    """Notes when its code runs, while the pool is traced."""
 
     @property
     @abstractmethod
@@ -106,11 +108,16 @@ class Run(ABC):
     def take(self, result: Any) -> None:
         """Take the method's return value."""
 
+    def record(self) -> None:  # noqa: B027 - by default a run is one request
+        """Have its requests share a clock for the pool's trace. With the loop's turn."""
+
     def call(self) -> None:
         """Run the method, or its next work, on the thread it belongs to; never raises."""
         _current.run = self
         entered = tracing.tracer.enter(self.span) if self.span is not None and tracing.tracer is not None else None
         method = self.method
+        if self.recorded is not None:
+            self.recorded.begin()
         try:
             if hooks.hook is not None:
                 hooks.hook("enqueue", method.name)
@@ -125,6 +132,8 @@ class Run(ABC):
         except BaseException as raised:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
             self.fail(raised)
         own_process.check()
+        if self.recorded is not None:  # perhaps only since it has begun
+            self.recorded.end()
         _current.run = None
         if entered is not None and tracing.tracer is not None:
             tracing.tracer.leave(entered)
@@ -218,6 +227,16 @@ class Request(Run):
         self.submitted_ns = call.submitted_ns
         self.payload_bytes = len(body)
         """Bytes that it counts for in its window."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun and was not answered."""
+        return self.stage == Stage.RUNNING
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether it is a stream that has taken a step."""
+        return False
 
     @property
     def requests(self) -> Sequence[Request]:

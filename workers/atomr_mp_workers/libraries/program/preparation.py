@@ -34,6 +34,8 @@ class PreparedStep(NamedTuple):
     request: LibraryRequest
     whole: dict[str, int] | None
     """The slots of its arrays by field, where each is a whole slot and a field of its own; None otherwise."""
+    work: list[int]
+    """The arithmetic operations and the bytes that it declares; empty until a trace asks for them."""
 
     def actual(self, slots: list[DeviceArray]) -> LibraryRequest:
         """Return the request with the arrays of a run."""
@@ -225,7 +227,7 @@ class Preparation:
                     raise errors.InvalidRequest(
                         f"it writes slot {view.slot}, which is not among those that are written"
                     )
-            return PreparedStep(step.name, method.step(request), request, self._whole(request))
+            return PreparedStep(step.name, method.step(request), request, self._whole(request), [])
         except errors.AtomrError as error:
             error.message = f"step {number} ({step.name:.64}): {error.message}"
             raise

@@ -10,6 +10,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.timeline import SpanKind
 from atomr_mp_workers import timeline
+from atomr_mp_workers.libraries.method import declared_work
 from atomr_mp_workers.libraries.program.course import Decision, Walk
 from atomr_mp_workers.libraries.program.preparation import Prepared, PreparedStep
 from atomr_mp_workers.libraries.program.views import placed
@@ -131,7 +132,13 @@ def _done(step: PreparedStep, slots: list[DeviceArray]) -> Generator[bool, None,
         yield True
         result = result.enqueue()
     if recorder is not None:
-        recorder.span(SpanKind.STEP, step.name, began_ns, 0, current_request())
+        if not step.work:
+            step.work[:] = declared_work(step.request)
+        flops, nbytes = step.work
+        request = current_request()
+        recorder.span(SpanKind.STEP, step.name, began_ns, nbytes, request, flops, step.request.launched)
+        if request is not None and request.recorded is not None:
+            request.recorded.add(flops, nbytes)
     return result
 
 

@@ -53,15 +53,16 @@ class BatchRun(Run):
         self._requests = requests
         self._store = store
         if requests[0].recorded is not None:
-            self._record(requests)
+            self.record()
         holders = {request.holder for request in requests}
         self._holder = holders.pop() if len(holders) == 1 else store.buffers.several
 
-    def _record(self, requests: Sequence[Request]) -> None:
+    def record(self) -> None:
         """Have the requests tell of one run in the pool's trace."""
-        self.times = requests[0].times
-        batch = SharedRun(self.times)
-        for request in requests:
+        first = self._requests[0]
+        self.times = first.times
+        batch = self.recorded = SharedRun(self.times, self._items, first.recorded.began_ns if first.recorded else 0)
+        for request in self._requests:
             if request.recorded is not None:
                 request.recorded.batch = batch
 

@@ -98,6 +98,11 @@ class StreamRequest(Request):
         self._thread_state: Final = ThreadState()
 
     @property
+    def has_stepped(self) -> bool:
+        """Whether its first step has ended."""
+        return self.place != -1
+
+    @property
     def owner(self) -> AdmittedSession | StepOwner:
         """The owner of its next turn."""
         return self.peer.session if self.place == -1 else StepOwner(self.peer.session, max(self.thread, 0))

@@ -152,6 +152,8 @@ class _RequestTask:
         """Run the request like `Run.call`, on an event loop; never raises."""
         request = self._request
         request.next = None
+        if request.recorded is not None:
+            request.recorded.begin()
         limit = self._limit()
         try:
             if hooks.hook is not None:
@@ -172,6 +174,8 @@ class _RequestTask:
             await self._loop.await_device()  # it uses the request's memory until then
         except BaseException as raised:  # noqa: BLE001 - of the device, which has not done what it was given
             request.fail(raised)
+        if request.recorded is not None:  # perhaps only since it has begun
+            request.recorded.end()
 
     async def work(self) -> None:
         """Call the method, and await it; or take steps of its generator."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 from atomr_mp import errors
 from atomr_mp.protocol.crossing import SCALARS
 from atomr_mp.protocol.values import encode_scalar
-from atomr_mp_workers import own_process
+from atomr_mp_workers import own_process, timeline
 from atomr_mp_workers.live import Live, LiveStream
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
@@ -60,6 +60,12 @@ class StepsRun(Run):
         self.leaving: Final = leaving
         self._streams = streams
         self._holder = holder
+        if timeline.recorder is not None:
+            self.record()
+
+    def record(self) -> None:
+        """Have the streams note when the step runs."""
+        self.recorded = timeline.StepClock(self._streams)
 
     @property
     def requests(self) -> Sequence[Request]:
