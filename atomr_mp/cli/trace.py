@@ -60,7 +60,12 @@ def run(options: argparse.Namespace) -> int:
         with _opened(options.output) as file:
             sys.stderr.write(f"tracing pool {observer.welcome.pool} for {options.seconds:g} s; Ctrl-C ends it early\n")
             sys.stderr.flush()
-            facts = tracer.run(file)
+            try:
+                facts = tracer.run(file)
+            except OSError as error:
+                raise errors.ConfigurationError(
+                    f"the trace cannot be written to {options.output}, which has a part of it: {error.strerror}"
+                ) from error
     early = f"; it ended early, since {facts['ended_early']}" if "ended_early" in facts else ""
     where = "standard output" if options.output == "-" else options.output
     sys.stderr.write(f"{facts['seconds']:.1f} s of pool {facts['pool']} in {where}{lost(facts)}{early}\n")

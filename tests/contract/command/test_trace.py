@@ -230,3 +230,11 @@ def test_a_pool_that_stops_ends_its_trace(ledger: Ledger, tmp_path: Path) -> Non
     events, facts = read(tmp_path / "trace.json")
     assert "stopped" in facts["ended_early"]
     assert named(events, "Probe.note", client=True)
+
+
+def test_a_full_disk_is_named_with_its_file(pool: atomr_mp.Pool) -> None:
+    """What could not be written is no trace, and the command says so."""
+    status, _, told = ended(command(pool, "--seconds", "0.2", "-o", "/dev/full"))
+    assert status == 1
+    assert "/dev/full" in told
+    assert "No space left" in told
