@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Literal, SupportsIndex, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypedDict, Unpack
 
 from atomr_mp import errors
-from atomr_mp.libraries.base import Number
+from atomr_mp.libraries.base import Number, whole
 from atomr_mp.libraries.generated.dnn import DnnRequests
 from atomr_mp.protocol.libraries import dnn
+from atomr_mp.protocol.libraries.dnn_shapes import GATES, Rnn
 from atomr_mp.protocol.refs import Operand
 from atomr_mp.protocol.words import counted, not_among
 
@@ -257,9 +259,42 @@ class Dnn(DnnRequests):
         **options: Unpack[OfBlend],
     ) -> Reply:
         """Compute x times the normal law's probability of less than x, or its approximation; see `activation`."""
-        if approximate not in {"none", "tanh"}:
+        if str(approximate) not in {"none", "tanh"}:  # an array is not compared, for one
             raise errors.InvalidRequest(not_among("approximate", approximate, ("none", "tanh")))
         return self.activation(x, out, kind="gelu" if approximate == "none" else "gelu_tanh", **options)
+
+    def rnn_unpack(
+        self,
+        weights: Operand,
+        *,
+        mode: dnn.Cell = "lstm",
+        input_size: SupportsIndex,
+        hidden_size: SupportsIndex,
+        num_layers: SupportsIndex = 1,
+        bidirectional: bool = False,
+    ) -> list[Any]:
+        """Return views of packed weights, in the order of `rnn_pack`; nothing is sent.
+
+        They are w_ih (gates·hidden_size, inputs), w_hh (gates·hidden_size, hidden_size), b_ih and b_hh
+        (gates·hidden_size) of each direction of each layer, as torch has them. What is written to them is packed.
+
+        Raises:
+            InvalidRequest: The weights are not as many as such a network has.
+        """
+        if str(mode) not in GATES:
+            raise errors.InvalidRequest(not_among("mode", mode, tuple(GATES)))
+        if not isinstance(bidirectional, bool):
+            raise errors.InvalidRequest(f"bidirectional is {bidirectional!r}; it must be True or False")
+        sizes = [whole("input_size", input_size), whole("hidden_size", hidden_size), whole("num_layers", num_layers)]
+        rnn = Rnn(mode, sizes[0], sizes[1], sizes[2], 1 + bidirectional)
+        shape = getattr(weights, "shape", None)
+        if min(sizes) < 1 or shape != (rnn.size,):
+            raise errors.InvalidRequest(
+                f"weights has the shape {shape}; those of {mode} with input_size, hidden_size and num_layers {sizes}, "
+                f"bidirectional={bidirectional}, have {(rnn.size,)}"
+            )
+        packed: Any = weights
+        return [packed[begin : begin + math.prod(each)].reshape(*each) for begin, each in rnn.parts()]
 
 
 def _along(dimensions: int, **given: Operand) -> Operand:
@@ -269,8 +304,8 @@ def _along(dimensions: int, **given: Operand) -> Operand:
         InvalidRequest: It has others.
     """
     ((name, array),) = given.items()
-    found = getattr(array, "ndim", dimensions + 2)  # what is no array is refused by the request
-    if found != dimensions + 2:
+    found = getattr(array, "ndim", None)  # what is no array is refused by the request
+    if isinstance(found, int) and found != dimensions + 2:
         raise errors.InvalidRequest(
             f"{name} has {counted(found, 'dimension')}; here it must have {dimensions + 2}: batch, channels, and "
             f"{dimensions} of space"

@@ -9,15 +9,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from hypothesis import assume
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
+from atomr_mp.protocol.declaration.arguments import declared as fields_of
 from atomr_mp.protocol.libraries import dnn, requests_of, rng
 from atomr_mp.protocol.libraries.base import LibraryRequest
-from tests import declared
+from atomr_mp.protocol.refs import Operand
+from tests import declared, layouts
 from tests.declared import Expected
 from tests.direct import host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
@@ -30,6 +33,8 @@ REQUESTS: Final = requests_of("dnn")
 @st.composite
 def requests(draw: st.DrawFn, cls: type[LibraryRequest]) -> Any:
     """Draw a request: any layouts, sizes and options, some arrays left out."""
+    if cls is dnn.RnnPack:
+        return draw(packings())
     return draw(declared.requests(cls, **DRAWN[cls.name](draw)))
 
 
@@ -39,6 +44,8 @@ def assert_agrees(request: Any, random: np.random.Generator, run: Callable[[Any]
         for name in ("attn_mask", "query_lengths", "key_lengths"):  # by which lse is told, which comes before them
             if (array := getattr(request, name)) is not None:
                 array.array[...] = _attention_numbers(request, name, random.uniform(-2, 2, array.shape))
+    if isinstance(request, dnn.RnnBackward):
+        _run_before(request, random, run)
     declared.assert_agrees(request, random, run, expected, numbers)
 
 
@@ -620,6 +627,165 @@ def _attention_numbers(request: Any, name: str, drawn: Array) -> Array:
     return drawn
 
 
+# --- recurrent networks -----------------------------------------------------------------------------------------------
+
+
+def _drawn_network(draw: st.DrawFn, name: str) -> dict[str, Any]:
+    fixed: dict[str, Any] = {
+        "hidden_size": draw(st.integers(1, 2)),
+        "num_layers": draw(st.integers(1, 2)),
+        "dropout_p": draw(st.sampled_from([0.0, 0.5])),
+        "seed": draw(st.integers(0, 9)),
+        "offset": draw(st.sampled_from([0, 2**40 + 1])),
+        "allow_tf32": False,
+    }
+    sizes = {"t": draw(st.integers(0, 3)), "b": draw(st.integers(0, 2)), "i": draw(st.integers(0, 2))}
+    given = [["h0", "c0"], ["dhn", "dcn"], ["lengths"]]
+    absent = [each for names in given if draw(st.booleans()) for each in names]
+    return {"fixed": fixed, "sizes": sizes, "absent": absent, "solid": 5 if name.endswith("backward") else 0}
+
+
+@st.composite
+def packings(draw: st.DrawFn) -> Any:
+    """Draw a packing of weights that lie anyhow."""
+    cells: dict[str, Any] = {"mode": draw(st.sampled_from(list(GATES))), "hidden_size": draw(st.integers(1, 3))}
+    cells |= {"num_layers": draw(st.integers(1, 2)), "bidirectional": draw(st.booleans())}
+    inputs, dtype = draw(st.integers(1, 3)), draw(st.sampled_from(dnn.FLOATS))
+    fields = fields_of(dnn.RnnPack)
+    shapes = [each.shape for layer in unpacked(cells, inputs, None) for each in layer]
+    weights: list[Operand] = [draw(layouts.placed(shape, dtype, fields.lists["weights"])) for shape in shapes]
+    size = sum(math.prod(shape) for shape in shapes)
+    return dnn.RnnPack(weights, draw(layouts.placed((size,), dtype, fields.arrays["out"])), input_size=inputs, **cells)
+
+
+GATES: Final = {"relu": 1, "tanh": 1, "lstm": 4, "gru": 3}
+
+
+def unpacked(cells: Any, inputs: int, packed: Array | None) -> list[list[Array]]:
+    """Return w_ih, w_hh, b_ih and b_hh for each direction of each layer: all matrices, and then all biases."""
+    hidden, ways = cells["hidden_size"], 1 + cells["bidirectional"]
+    gates = GATES[cells["mode"]] * hidden
+    matrices: list[Array] = []
+    biases: list[Array] = []
+    at = 0
+
+    def next_of(*shape: int) -> Array:
+        nonlocal at
+        at += math.prod(shape)
+        return np.zeros(shape) if packed is None else packed[at - math.prod(shape) : at].reshape(shape)
+
+    for layer in range(cells["num_layers"]):
+        for _ in range(ways):
+            matrices += [next_of(gates, ways * hidden if layer else inputs), next_of(gates, hidden)]
+    for _ in range(cells["num_layers"] * ways):
+        biases += [next_of(gates), next_of(gates)]
+    return [[*matrices[n : n + 2], *biases[n : n + 2]] for n in range(0, len(matrices), 2)]
+
+
+def _cell(mode: str, weights: Sequence[Array], x: Array, h: Array, c: Array) -> tuple[Array, Array]:
+    """Return the next states of one sequence."""
+    w_ih, w_hh, b_ih, b_hh = weights
+    by_x, by_h = w_ih @ x + b_ih, w_hh @ h + b_hh
+    sigmoid, tanh, n = ACTIVATIONS["sigmoid"], np.tanh, len(h)
+    if mode == "lstm":
+        i, f, g, o = (by_x + by_h).reshape(4, n)
+        c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+        return sigmoid(o) * tanh(c), c
+    if mode == "gru":
+        r, z = sigmoid((by_x + by_h)[: 2 * n]).reshape(2, n)
+        new = tanh(by_x[2 * n :] + r * by_h[2 * n :])
+        return (1 - z) * new + z * h, c
+    return ACTIVATIONS[mode](by_x + by_h), c
+
+
+def network(request: Any, dense: dict[str, Array]) -> dict[str, Array]:
+    """Return out, hn and cn, one sequence after the other."""
+    x, packed = dense["x"], dense["weights"]
+    t, b, inputs = x.shape
+    names = ("mode", "hidden_size", "num_layers", "bidirectional")
+    weights = unpacked({name: getattr(request, name) for name in names}, inputs, packed)
+    hidden, ways = request.hidden_size, 1 + request.bidirectional
+    shape = (len(weights), b, hidden)
+    kind = np.result_type(*(dense[name] for name in ("x", "weights", "h0", "c0") if name in dense))
+    states = [np.array(dense.get(name, np.zeros(shape)), kind) for name in ("h0", "c0")]
+    source = rng.Source(seed=request.seed, offset=request.offset)
+    kept = mask_of(request.dropout_p, source, (request.num_layers, t, b, ways * hidden))
+    found = np.zeros((t, b, ways * hidden), kind)
+    for sample in range(b):
+        steps = int(np.clip(dense["lengths"][sample], 0, t)) if "lengths" in dense else t
+        rows = x[:steps, sample].astype(kind)
+        for layer in range(request.num_layers):
+            if layer:
+                rows = rows * kept[layer - 1, :steps, sample] / (1 - request.dropout_p)
+            outputs = np.zeros((steps, ways, hidden), kind)
+            for way in range(ways):
+                at = layer * ways + way
+                h, c = states[0][at, sample], states[1][at, sample]
+                for step in range(steps)[:: -1 if way else 1]:
+                    h, c = _cell(request.mode, weights[at], rows[step], h, c)
+                    outputs[step, way] = h
+                states[0][at, sample], states[1][at, sample] = h, c
+            rows = outputs.reshape(steps, ways * hidden)
+        found[:steps, sample] = rows
+    return {"out": found, "hn": states[0], "cn": states[1]}
+
+
+def _network(request: Any, dense: dict[str, Array]) -> Expected:
+    values = network(request, dense)
+    nothing = {"reserve": np.zeros(dense["reserve"].shape, bool)} if "reserve" in dense else {}
+    return Expected(values | nothing, 64, 16.0, nothing)
+
+
+def _network_backward(request: Any, dense: dict[str, Array]) -> Expected:
+    """Take a step along the imaginary axis from each element of x, of the weights and of the first states."""
+    zeros = np.zeros((request.num_layers * (1 + request.bidirectional), dense["x"].shape[1], request.hidden_size))
+    dense = {"h0": zeros, "c0": zeros} | dense
+    values: dict[str, Any] = {"reserve": np.zeros(dense["reserve"].shape)}
+    for name in ("x", "weights", "h0", "c0"):
+        if f"d{name}" not in dense:
+            continue
+        found = np.zeros(dense[name].shape)
+        for at in np.ndindex(found.shape):
+            moved = dense[name].astype(complex)
+            moved[at] += 1j * STEP
+            results = network(request, dense | {name: moved})
+            for result, gradient in (("out", "dy"), ("hn", "dhn"), ("cn", "dcn")):
+                if gradient in dense:
+                    found[at] += (dense[gradient] * results[result].imag / STEP).sum()
+        values[f"d{name}"] = found
+    return Expected(values, 64, 64.0, {"reserve": np.zeros(dense["reserve"].shape, bool)})
+
+
+def _packed(request: dnn.RnnPack, dense: dict[str, Array]) -> Expected:
+    names = [f"weights[{at}]" for at in range(len(request.weights))]
+    order = [each for each in range(len(names)) if each % 4 < 2] + [each for each in range(len(names)) if each % 4 > 1]
+    return Expected({"out": np.concatenate([dense[names[at]].reshape(-1) for at in order])})
+
+
+def _network_numbers(request: Any, name: str, drawn: Array) -> Array:
+    if name == "lengths":
+        return np.asarray(np.floor((drawn + 2) / 4 * (request.x.shape[0] + 3)) - 1)
+    return drawn * 0.4
+
+
+def _run_before(request: Any, random: np.random.Generator, run: Callable[[Any], Any]) -> None:
+    """Have a forward fill the reserve of a backward."""
+    forward = {name: getattr(request, name) for name in dnn.RnnForward.__struct_fields__ if hasattr(request, name)}
+    for name in ("x", "weights", "h0", "c0", "lengths"):
+        if (array := forward[name]) is not None:
+            array.array[...] = _network_numbers(request, name, random.uniform(-2, 2, array.shape))
+    made = dnn.RnnForward(**forward, save_reserve=True)
+    outputs = {name: FakeArray(layout) for name, layout in made.results().items()}
+    run(msgspec.structs.replace(made, **outputs))
+
+
+def _there(request: Any, name: str, drawn: Array) -> Array:
+    """Return the numbers that are there already, and others for gradients."""
+    if name in {"x", "weights", "h0", "c0", "lengths", "reserve"}:
+        return np.array(getattr(request, name).array, np.float64)
+    return drawn
+
+
 # --- all --------------------------------------------------------------------------------------------------------------
 
 
@@ -647,6 +813,10 @@ DRAWN: Final[dict[str, Callable[[st.DrawFn], dict[str, Any]]]] = {
         for name in REQUESTS
         if "attention" in name
     },
+    **{
+        name: lambda draw, name=name: _drawn_network(draw, name)  # type: ignore[misc]
+        for name in ("rnn", "rnn_backward")
+    },
 }
 """What requests are drawn with, by name."""
 
@@ -670,6 +840,9 @@ EXPECTED: Final[dict[str, Callable[[Any, dict[str, Array]], Expected]]] = {
     "norm_backward": _norm_backward,
     "scaled_dot_product_attention": _attention,
     "scaled_dot_product_attention_backward": _attention_backward,
+    "rnn_pack": _packed,
+    "rnn": _network,
+    "rnn_backward": _network_backward,
 }
 
 
@@ -699,12 +872,14 @@ NUMBERS: Final[dict[str, Callable[[Any, str, Array], Array]]] = {
     "norm_backward": _norm_numbers,
     "scaled_dot_product_attention": _attention_numbers,
     "scaled_dot_product_attention_backward": _known_numbers,
+    "rnn": _network_numbers,
+    "rnn_backward": _there,
 }
 
 
 def numbers(request: Any, name: str, drawn: Array) -> Array:
     """Return numbers of an array that are possible beside those that the arrays before it have."""
-    array = getattr(request, name)
+    array: Any = getattr(request, name, None)  # not of an array in a list
     for given, _, other in request.arrays():
         if (
             name == "out" != given

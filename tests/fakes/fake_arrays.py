@@ -73,6 +73,10 @@ class FakeArray(Operand):
         """Return a view with its dimensions in another order."""
         return self._view(self.layout.transposed(axes or None))
 
+    def reshape(self, *shape: int) -> Self:
+        """Return a view of another shape."""
+        return self._view(self.layout.reshaped(shape))
+
     def to_wire(self) -> WireRef:
         """Return the ref that means this array."""
         layout = self.layout

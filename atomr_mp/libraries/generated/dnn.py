@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, SupportsFloat, SupportsIndex
 
-from atomr_mp.libraries.base import LibraryReference, Number, factor, lengths, real, whole
+from atomr_mp.libraries.base import LibraryReference, Number, factor, lengths, real, several, whole
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.refs import Operand
 
@@ -1048,6 +1048,213 @@ class DnnRequests(LibraryReference):
                 align=align,
                 window=None if window is None else whole("window", window),
                 scale=None if scale is None else real("scale", scale),
+                dropout_p=real("dropout_p", dropout_p),
+                seed=whole("seed", seed),
+                offset=whole("offset", offset),
+                allow_tf32=allow_tf32,
+            ),
+            deadline_s,
+        )
+
+    def rnn_pack(
+        self,
+        weights: Sequence[Operand],
+        out: Operand | None = None,
+        *,
+        mode: dnn.Cell = "lstm",
+        hidden_size: SupportsIndex,
+        num_layers: SupportsIndex = 1,
+        bidirectional: bool = False,
+        input_size: SupportsIndex,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Pack weights as `rnn` takes them; `rnn_unpack` returns views of them.
+
+        Args:
+            weights: Read; any shape. w_ih, w_hh, b_ih and b_hh of each direction of each layer, as torch has them.
+            out: Written; (all weights of the network).
+            mode: The cell: "lstm", "gru", or a plain one with "tanh" or "relu".
+            hidden_size: Elements of a cell's state.
+            num_layers: How many layers; each takes the outputs of the one before it.
+            bidirectional: Whether each layer has cells that go backwards too, whose outputs lie behind those of the
+                others.
+            input_size: Elements of an input.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.RnnPack(
+                weights=several("weights", weights),
+                out=out,
+                mode=mode,
+                hidden_size=whole("hidden_size", hidden_size),
+                num_layers=whole("num_layers", num_layers),
+                bidirectional=bidirectional,
+                input_size=whole("input_size", input_size),
+            ),
+            deadline_s,
+        )
+
+    def rnn(
+        self,
+        x: Operand,
+        weights: Operand,
+        h0: Operand | None = None,
+        c0: Operand | None = None,
+        lengths: Operand | None = None,
+        out: Operand | None = None,
+        hn: Operand | None = None,
+        cn: Operand | None = None,
+        reserve: Operand | None = None,
+        *,
+        save_reserve: bool = False,
+        mode: dnn.Cell = "lstm",
+        hidden_size: SupportsIndex,
+        num_layers: SupportsIndex = 1,
+        bidirectional: bool = False,
+        dropout_p: SupportsFloat = 0.0,
+        seed: SupportsIndex = 0,
+        offset: SupportsIndex = 0,
+        allow_tf32: bool = False,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Run a recurrent network over sequences: out has the outputs of the last layer, hn and cn the last states.
+
+        gru's new gate multiplies by reset after the product with the state, as torch and cuDNN do.
+
+        Args:
+            x: Read; shape (t, b, i).
+            weights: Read; (all weights of the network). Strides: row-major, without gaps.
+            h0: Read; (num_layers·directions, b, hidden_size). The first states; 0 if they are left out.
+            c0: Read; (num_layers·directions, b, hidden_size). Given for mode "lstm", beside h0.
+            lengths: Read; shape (b). How many steps each sequence has, from 0 to t; beyond these the next is taken.
+                Outputs behind them are 0.
+            out: Written; (t, b, directions·hidden_size).
+            hn: Written; (num_layers·directions, b, hidden_size).
+            cn: Written; (num_layers·directions, b, hidden_size). Given for mode "lstm".
+            reserve: Written; (bytes): room for the gates and two states of each cell at each step, and for a mark.
+                Strides: row-major, without gaps. Given with save_reserve. Room for what the backward needs; it is
+                used up by one.
+            save_reserve: Whether reserve is a result too.
+            mode: The cell: "lstm", "gru", or a plain one with "tanh" or "relu".
+            hidden_size: Elements of a cell's state.
+            num_layers: How many layers; each takes the outputs of the one before it.
+            bidirectional: Whether each layer has cells that go backwards too, whose outputs lie behind those of the
+                others.
+            dropout_p: The probability of an output to become 0 on its way to the next layer; others are divided by
+                1 - dropout_p.
+            seed: The seed of that, as of `dropout` on an array (num_layers - 1, t, b, directions·hidden_size).
+            offset: The word of random bits for the first of these outputs.
+            allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
+                are any.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            dnn.RnnForward(
+                x=x,
+                weights=weights,
+                h0=h0,
+                c0=c0,
+                lengths=lengths,
+                out=out,
+                hn=hn,
+                cn=cn,
+                reserve=reserve,
+                save_reserve=save_reserve,
+                mode=mode,
+                hidden_size=whole("hidden_size", hidden_size),
+                num_layers=whole("num_layers", num_layers),
+                bidirectional=bidirectional,
+                dropout_p=real("dropout_p", dropout_p),
+                seed=whole("seed", seed),
+                offset=whole("offset", offset),
+                allow_tf32=allow_tf32,
+            ),
+            deadline_s,
+        )
+
+    def rnn_backward(
+        self,
+        x: Operand,
+        weights: Operand,
+        y: Operand,
+        dy: Operand,
+        reserve: Operand,
+        h0: Operand | None = None,
+        c0: Operand | None = None,
+        dhn: Operand | None = None,
+        dcn: Operand | None = None,
+        lengths: Operand | None = None,
+        dx: Operand | None = None,
+        dweights: Operand | None = None,
+        dh0: Operand | None = None,
+        dc0: Operand | None = None,
+        *,
+        mode: dnn.Cell = "lstm",
+        hidden_size: SupportsIndex,
+        num_layers: SupportsIndex = 1,
+        bidirectional: bool = False,
+        dropout_p: SupportsFloat = 0.0,
+        seed: SupportsIndex = 0,
+        offset: SupportsIndex = 0,
+        allow_tf32: bool = False,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute the gradients of `rnn` by x, weights and first states, from its out y, dy by that, and its reserve.
+
+        Args:
+            x: Read; shape (t, b, i).
+            weights: Read; (all weights of the network). Strides: row-major, without gaps.
+            y: Read; (t, b, directions·hidden_size).
+            dy: Read; (t, b, directions·hidden_size).
+            reserve: Read and written; (bytes): room for the gates and two states of each cell at each step, and for
+                a mark. Strides: row-major, without gaps. As the forward has left it; it is used up, and a second
+                backward with it is refused.
+            h0: Read; (num_layers·directions, b, hidden_size).
+            c0: Read; (num_layers·directions, b, hidden_size). Given for mode "lstm", beside h0.
+            dhn: Read; (num_layers·directions, b, hidden_size). The gradient by hn; 0 if it is left out.
+            dcn: Read; (num_layers·directions, b, hidden_size). Given for mode "lstm", beside dhn.
+            lengths: Read; shape (b).
+            dx: Written; shape (t, b, i).
+            dweights: Written; (all weights of the network). Strides: row-major, without gaps.
+            dh0: Written; (num_layers·directions, b, hidden_size).
+            dc0: Written; (num_layers·directions, b, hidden_size). Given for mode "lstm".
+            mode: The cell: "lstm", "gru", or a plain one with "tanh" or "relu".
+            hidden_size: Elements of a cell's state.
+            num_layers: How many layers; each takes the outputs of the one before it.
+            bidirectional: Whether each layer has cells that go backwards too, whose outputs lie behind those of the
+                others.
+            dropout_p: The probability of an output to become 0 on its way to the next layer; others are divided by
+                1 - dropout_p.
+            seed: The seed of that, as of `dropout` on an array (num_layers - 1, t, b, directions·hidden_size).
+            offset: The word of random bits for the first of these outputs.
+            allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
+                are any.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+
+        Raises:
+            NumericalError: The reserve is not that of such a network's forward, or a backward has used it up. By
+                the reply.
+        """
+        return self._request(
+            dnn.RnnBackward(
+                x=x,
+                weights=weights,
+                y=y,
+                dy=dy,
+                reserve=reserve,
+                h0=h0,
+                c0=c0,
+                dhn=dhn,
+                dcn=dcn,
+                lengths=lengths,
+                dx=dx,
+                dweights=dweights,
+                dh0=dh0,
+                dc0=dc0,
+                mode=mode,
+                hidden_size=whole("hidden_size", hidden_size),
+                num_layers=whole("num_layers", num_layers),
+                bidirectional=bidirectional,
                 dropout_p=real("dropout_p", dropout_p),
                 seed=whole("seed", seed),
                 offset=whole("offset", offset),

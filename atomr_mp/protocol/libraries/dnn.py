@@ -12,12 +12,14 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from atomr_mp.protocol.declaration.arguments import reads, updates, writes
 from atomr_mp.protocol.declaration.factors import Scalar
+from atomr_mp.protocol.declaration.strides import packed
 from atomr_mp.protocol.libraries.base import HALF, REAL, LibraryRequest, Moving, Rule, Shape
 from atomr_mp.protocol.libraries.dnn_shapes import (
     Dims,
     NotNegative,
     Padding,
     Probability,
+    Rnn,
     Seed,
     Size,
     Window,
@@ -25,13 +27,20 @@ from atomr_mp.protocol.libraries.dnn_shapes import (
     as_channels,
     as_convolved,
     as_input,
+    as_packed,
     as_pooled,
+    as_reserve,
+    as_sequence,
+    as_state,
     as_statistics,
     as_transposed,
     as_weight,
     attention_dtype,
     divides_channels,
     has_affine_type,
+    has_all_weights,
+    has_c0,
+    has_dcn,
     has_dims,
     has_groups,
     has_mask,
@@ -42,6 +51,7 @@ from atomr_mp.protocol.libraries.dnn_shapes import (
     has_seed,
     has_weight,
     has_weight_and_bias,
+    is_lstm,
     is_normed,
     lengths_dtype,
     mask_dtype,
@@ -49,8 +59,10 @@ from atomr_mp.protocol.libraries.dnn_shapes import (
     meets_image,
     pads_less_than_stride,
     products,
+    reserve_dtype,
     saves_lse,
     saves_mask,
+    saves_reserve,
     saves_statistics,
     shares_heads,
     spread,
@@ -64,6 +76,7 @@ Kind = Literal["identity", "relu", "sigmoid", "tanh", "gelu", "gelu_tanh", "silu
 """Activations; gelu is that of the normal law, gelu_tanh its approximation."""
 Pooling = Literal["max", "avg"]
 
+Cell = Literal["relu", "tanh", "lstm", "gru"]
 Align = Literal["top_left", "bottom_right"]
 Mode = Literal["batch", "layer", "instance", "group", "rms"]
 """Norms, by what is normalised together: a channel, a sample's last dimensions, its channels, groups of these."""
@@ -548,3 +561,110 @@ class AttentionBackward(_Attention, frozen=True):
     dquery: Annotated[Operand | None, writes("b hq sq d")] = None
     dkey: Annotated[Operand | None, writes("b hk sk d")] = None
     dvalue: Annotated[Operand | None, writes("b hk sk dv")] = None
+
+
+# --- recurrent networks -----------------------------------------------------------------------------------------------
+
+
+class _Recurrent(LibraryRequest, frozen=True, kw_only=True):
+    """Base of recurrent networks: layers of cells, in one direction or both."""
+
+    types: ClassVar = {"T": FLOATS}
+    mode: Cell = "lstm"
+    """The cell: "lstm", "gru", or a plain one with "tanh" or "relu"."""
+    hidden_size: Size
+    """Elements of a cell's state."""
+    num_layers: Size = 1
+    """How many layers; each takes the outputs of the one before it."""
+    bidirectional: bool = False
+    """Whether each layer has cells that go backwards too, whose outputs lie behind those of the others."""
+
+
+class _Network(_Recurrent, frozen=True, kw_only=True):
+    """Base of what runs such a network."""
+
+    rules: ClassVar = (has_seed, may_be_tf32)
+    dropout_p: Probability = 0.0
+    """The probability of an output to become 0 on its way to the next layer; others are divided by 1 - dropout_p."""
+    seed: Seed = 0
+    """The seed of that, as of `dropout` on an array (num_layers - 1, t, b, directions·hidden_size)."""
+    offset: Moving = 0
+    """The word of random bits for the first of these outputs."""
+    allow_tf32: bool = False
+    """Whether tensor cores may round the factors of products of float32 to 11 bits, where there are any."""
+
+
+class _Packing(_Recurrent, frozen=True, kw_only=True):
+    """Base of packing, which sees no inputs."""
+
+    input_size: Size
+    """Elements of an input."""
+
+
+class RnnPack(_Packing, frozen=True):
+    """Pack weights as `rnn` takes them; `rnn_unpack` returns views of them."""
+
+    name: ClassVar = "rnn_pack"
+    rules: ClassVar = (has_all_weights,)
+    weights: Annotated[list[Operand], reads("*_")]
+    """w_ih, w_hh, b_ih and b_hh of each direction of each layer, as torch has them."""
+    out: Annotated[Operand | None, writes(as_packed)] = None
+
+
+class RnnForward(_Network, frozen=True):
+    """Run a recurrent network over sequences: out has the outputs of the last layer, hn and cn the last states.
+
+    gru's new gate multiplies by reset after the product with the state, as torch and cuDNN do.
+    """
+
+    name: ClassVar = "rnn"
+    x: Annotated[Operand, reads("t b i")]
+    weights: Annotated[Operand, reads(as_packed, lies=packed)]
+    h0: Annotated[Operand | None, reads(as_state)] = None
+    """The first states; 0 if they are left out."""
+    c0: Annotated[Operand | None, reads(as_state, where=has_c0)] = None
+    lengths: Annotated[Operand | None, reads("b", dtype=lengths_dtype)] = None
+    """How many steps each sequence has, from 0 to t; beyond these the next is taken. Outputs behind them are 0."""
+    out: Annotated[Operand | None, writes(as_sequence)] = None
+    hn: Annotated[Operand | None, writes(as_state)] = None
+    cn: Annotated[Operand | None, writes(as_state, where=is_lstm)] = None
+    reserve: Annotated[Operand | None, writes(as_reserve, dtype=reserve_dtype, lies=packed, where=saves_reserve)] = None
+    """Room for what the backward needs; it is used up by one."""
+    save_reserve: bool = False
+    """Whether reserve is a result too."""
+
+    def flops(self) -> int:
+        """Return a product and a sum for each weight of the matrices at each step."""
+        return _recurrent_flops(self)
+
+
+class RnnBackward(_Network, frozen=True):
+    """Compute the gradients of `rnn` by x, weights and first states, from its out y, dy by that, and its reserve."""
+
+    name: ClassVar = "rnn_backward"
+    undefined: ClassVar = "The reserve is not that of such a network's forward, or a backward has used it up."
+    x: Annotated[Operand, reads("t b i")]
+    weights: Annotated[Operand, reads(as_packed, lies=packed)]
+    y: Annotated[Operand, reads(as_sequence)]
+    dy: Annotated[Operand, reads(as_sequence)]
+    reserve: Annotated[Operand, updates(as_reserve, dtype=reserve_dtype, lies=packed)]
+    """As the forward has left it; it is used up, and a second backward with it is refused."""
+    h0: Annotated[Operand | None, reads(as_state)] = None
+    c0: Annotated[Operand | None, reads(as_state, where=has_c0)] = None
+    dhn: Annotated[Operand | None, reads(as_state)] = None
+    """The gradient by hn; 0 if it is left out."""
+    dcn: Annotated[Operand | None, reads(as_state, where=has_dcn)] = None
+    lengths: Annotated[Operand | None, reads("b", dtype=lengths_dtype)] = None
+    dx: Annotated[Operand | None, writes("t b i")] = None
+    dweights: Annotated[Operand | None, writes(as_packed, lies=packed)] = None
+    dh0: Annotated[Operand | None, writes(as_state)] = None
+    dc0: Annotated[Operand | None, writes(as_state, where=is_lstm)] = None
+
+    def flops(self) -> int:
+        """Return twice that of the forward."""
+        return 2 * _recurrent_flops(self)
+
+
+def _recurrent_flops(request: Any) -> int:
+    sizes = request.sizes()
+    return 2 * products(sizes, "t", "b") * Rnn.of(request, sizes["i"]).matrices

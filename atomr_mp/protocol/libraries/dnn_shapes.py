@@ -432,3 +432,119 @@ def has_mask(request: Any, sizes: Sizes) -> bool:
         return True
     whole, shape = [sizes[name] for name in ("b", "hq", "sq", "sk")], request.attn_mask.shape
     return len(shape) <= 4 and all(n in {1, of} for n, of in zip(reversed(shape), reversed(whole), strict=False))
+
+
+# --- recurrent networks -----------------------------------------------------------------------------------------------
+
+GATES: Final = {"relu": 1, "tanh": 1, "lstm": 4, "gru": 3}
+"""Gates of a cell, whose weights lie one after the other: for lstm input, forget, cell, output; for gru reset, update,
+new."""
+MARK_BYTES: Final = 64
+
+
+class Rnn(NamedTuple):
+    """The sizes of a recurrent network."""
+
+    mode: str
+    input_size: int
+    hidden_size: int
+    layers: int
+    directions: int
+
+    @classmethod
+    def of(cls, request: Any, input_size: int) -> Rnn:
+        """Return those of a request."""
+        return cls(request.mode, input_size, request.hidden_size, request.num_layers, 1 + request.bidirectional)
+
+    @property
+    def gates(self) -> int:
+        """Elements of all gates."""
+        return GATES[self.mode] * self.hidden_size
+
+    def inputs(self, layer: int) -> int:
+        """Return how many inputs a layer has."""
+        return self.hidden_size * self.directions if layer else self.input_size
+
+    @property
+    def matrices(self) -> int:
+        """Elements of all matrices."""
+        more = self.input_size + (self.layers - 1) * self.inputs(1) + self.layers * self.hidden_size
+        return self.directions * self.gates * more
+
+    @property
+    def size(self) -> int:
+        """Elements of all weights."""
+        return self.matrices + 2 * self.layers * self.directions * self.gates
+
+    def parts(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Return where each weight begins in the packed ones, and its shape: w_ih, w_hh, b_ih, b_hh of each direction.
+
+        They come layer by layer. As cuDNN packs them, all matrices lie before all biases.
+        """
+        matrix, bias = 0, self.matrices
+        for layer in range(self.layers):
+            for _ in range(self.directions):
+                for columns in (self.inputs(layer), self.hidden_size):
+                    yield matrix, (self.gates, columns)
+                    matrix += self.gates * columns
+                for _ in range(2):
+                    yield bias, (self.gates,)
+                    bias += self.gates
+
+
+def as_packed(request: Any, sizes: Sizes) -> tuple[int, ...]:
+    """(all weights of the network)."""
+    given: Any = request
+    return (Rnn.of(request, sizes["i"] if hasattr(request, "x") else given.input_size).size,)
+
+
+def as_sequence(request: Any, sizes: Sizes) -> tuple[int, ...]:
+    """(t, b, directions·hidden_size)."""
+    return (sizes["t"], sizes["b"], (1 + request.bidirectional) * request.hidden_size)
+
+
+def as_state(request: Any, sizes: Sizes) -> tuple[int, ...]:
+    """(num_layers·directions, b, hidden_size)."""
+    return (request.num_layers * (1 + request.bidirectional), sizes["b"], request.hidden_size)
+
+
+def as_reserve(request: Any, sizes: Sizes) -> tuple[int, ...]:
+    """(bytes): room for the gates and two states of each cell at each step, and for a mark."""
+    cells = sizes["t"] * math.prod(as_state(request, sizes))
+    return (MARK_BYTES + cells * (GATES[request.mode] + 2) * (8 if request.x.dtype == "float64" else 4),)
+
+
+def reserve_dtype(_request: Any) -> str:
+    """Return the element type of reserves."""
+    return "uint8"
+
+
+def is_lstm(request: Any) -> bool:
+    """For mode "lstm"."""
+    return bool(request.mode == "lstm")
+
+
+def has_c0(request: Any) -> bool:
+    """For mode "lstm", beside h0."""
+    return is_lstm(request) and request.h0 is not None
+
+
+def has_dcn(request: Any) -> bool:
+    """For mode "lstm", beside dhn."""
+    return is_lstm(request) and request.dhn is not None
+
+
+def saves_reserve(request: Any) -> bool:
+    """With save_reserve."""
+    return bool(request.save_reserve)
+
+
+def has_all_weights(request: Any, _sizes: Sizes) -> bool:
+    """The weights must be w_ih, w_hh, b_ih and b_hh of each direction of each layer."""
+    rnn, arrays = Rnn.of(request, request.input_size), request.weights
+    if len(arrays) != 4 * rnn.layers * rnn.directions:
+        return False
+    for at, (array, (_, shape)) in enumerate(zip(arrays, rnn.parts(), strict=True)):
+        if tuple(array.shape) != shape:
+            raise errors.InvalidRequest(f"weights[{at}] has the shape {array.shape}; it must have {shape}")
+    return True

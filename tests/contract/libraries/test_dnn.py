@@ -69,6 +69,24 @@ def test_a_mask_is_the_same_in_the_next_incarnation(ledger: Ledger, backend: str
         assert 0 < np.count_nonzero(kept) < kept.size
 
 
+def test_weights_of_a_network_are_views_of_packed_ones(device: atomr_mp.Device, dnn: Any) -> None:
+    """They are packed on the device; a gradient comes packed too, and one reserve serves one backward."""
+    cells = {"mode": "gru", "hidden_size": 2, "num_layers": 2}
+    shapes = [(6, 3), (6, 2), (6,), (6,), (6, 2), (6, 2), (6,), (6,)]
+    given = [numbers(*shape) for shape in shapes]
+    packed = dnn.rnn_pack([device.put(each) for each in given], input_size=3, **cells).result()
+    views = dnn.rnn_unpack(packed, input_size=3, **cells)
+    for view, each in zip(views, given, strict=True):
+        np.testing.assert_array_equal(view.numpy(), each)
+    x = device.put(numbers(4, 2, 3))
+    out, hn, reserve = dnn.rnn(x, packed, save_reserve=True, **cells).result()
+    assert (out.shape, hn.shape) == ((4, 2, 2), (2, 2, 2))
+    dx, dweights, dh0 = dnn.rnn_backward(x, packed, out, out, reserve, **cells).result()
+    assert (dx.shape, dweights.shape, dh0.shape) == (x.shape, packed.shape, hn.shape)
+    with pytest.raises(errors.NumericalError, match="a backward has used it up"):
+        dnn.rnn_backward(x, packed, out, out, reserve, **cells).result()
+
+
 def test_layers_are_steps_of_a_program(device: atomr_mp.Device, dnn: Any) -> None:
     """Each works on what those before it have made; the program gives what they give by themselves."""
     rw, x = device.put(numbers(2, 1, 3)), numbers(4, 1, 9)

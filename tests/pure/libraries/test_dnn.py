@@ -500,3 +500,118 @@ def test_dropout_of_weights_is_that_of_their_array() -> None:
     value = FakeArray.of(np.broadcast_to(np.eye(6), (2, 2, 6, 6)), "float64")
     weights = done(attend(Q, K, value))
     assert_close(done(attend(Q, K, value, dropout_p=0.4, seed=11, offset=3)), weights * kept, "float64", 8)
+
+
+# --- recurrent networks -----------------------------------------------------------------------------------------------
+
+LSTM: Final[dict[str, Any]] = {"mode": "lstm", "hidden_size": 3, "num_layers": 2, "bidirectional": True}
+INPUTS: Final = of(5, 2, 4)
+WEIGHTS: Final = of(2 * 12 * (4 + 3 + 6 + 3) + 2 * 2 * 2 * 12)
+STATE: Final = of(4, 2, 3)
+
+
+def forward(x: FakeArray, **given: Any) -> list[FakeArray]:
+    """Return the results of a network, its reserve too."""
+    results = done(DNN.rnn(x, WEIGHTS, save_reserve=True, **given, **LSTM))
+    return [FakeArray.of(each, each.dtype.name) for each in results]
+
+
+def lengths(*values: int) -> FakeArray:
+    """Return lengths."""
+    return FakeArray.of(values, "int32")
+
+
+@in_turn(
+    "message, call",
+    [
+        (
+            r"weights has the shape \(480,\); it must have \(360,\)",
+            lambda: DNN.rnn(INPUTS, WEIGHTS, **LSTM | {"mode": "gru", "hidden_size": 3, "num_layers": 2}),
+        ),
+        ("h0 has the shape", lambda: DNN.rnn(INPUTS, WEIGHTS, of(2, 2, 3), STATE, **LSTM)),
+        ("c0 must be given for mode", lambda: DNN.rnn(INPUTS, WEIGHTS, STATE, **LSTM)),
+        ("c0 must be left out", lambda: DNN.rnn(INPUTS, WEIGHTS, None, STATE, **LSTM)),
+        ("lengths is float64; it must be int32", lambda: DNN.rnn(INPUTS, WEIGHTS, lengths=of(2), **LSTM)),
+        ("b must be the same", lambda: DNN.rnn(INPUTS, WEIGHTS, lengths=lengths(1, 2, 3), **LSTM)),
+        ("without gaps", lambda: DNN.rnn(INPUTS, of(960)[::2], **LSTM)),
+        ("reserve must be left out", lambda: DNN.rnn(INPUTS, WEIGHTS, reserve=of(8, dtype="uint8"), **LSTM)),
+        (
+            "reserve has the shape",
+            lambda: DNN.rnn_backward(INPUTS, WEIGHTS, of(5, 2, 6), of(5, 2, 6), of(8, dtype="uint8"), **LSTM),
+        ),
+        ("mode is 'lst'.*did you mean lstm", lambda: DNN.rnn(INPUTS, WEIGHTS, **LSTM | {"mode": "lst"})),
+        ("larger than any memory", lambda: DNN.rnn_pack([WEIGHTS], input_size=2**31 - 1, hidden_size=2**31 - 1)),
+        ("must be w_ih, w_hh, b_ih and b_hh", lambda: DNN.rnn_pack([WEIGHTS], input_size=4, hidden_size=2)),
+        (
+            r"weights\[1\] has the shape",
+            lambda: DNN.rnn_pack([of(8, 4), of(8, 4), of(8), of(8)], input_size=4, hidden_size=2),
+        ),
+        (
+            r"weights has the shape \(480,\); those of gru",
+            lambda: DNN.rnn_unpack(WEIGHTS, mode="gru", input_size=4, hidden_size=3),
+        ),
+        ("those of lstm", lambda: DNN.rnn_unpack(WEIGHTS, input_size=4, hidden_size=-3, num_layers=2**40)),
+        ("mode is 'rnn'; it must be one of", lambda: DNN.rnn_unpack(WEIGHTS, mode="rnn", input_size=4, hidden_size=3)),
+    ],
+)
+def test_what_is_no_network_says_so(message: str, call: Any) -> None:
+    """Weights, states and lengths that do not fit."""
+    with pytest.raises(errors.InvalidRequest, match=message):
+        call()
+
+
+def test_weights_are_packed_and_unpacked() -> None:
+    """Views come in torch's order; in the packed memory all matrices lie before all biases."""
+    views = DNN.rnn_unpack(WEIGHTS, input_size=4, **LSTM)
+    assert [view.shape for view in views[:5]] == [(12, 4), (12, 3), (12,), (12,), (12, 4)]
+    assert [view.shape for view in views[8:12]] == [(12, 6), (12, 3), (12,), (12,)]
+    packed_again = done(DNN.rnn_pack(views, input_size=4, **LSTM))
+    np.testing.assert_array_equal(packed_again, WEIGHTS.array)
+    matrices = np.concatenate([view.array.reshape(-1) for view in views if view.layout.shape[1:]])
+    np.testing.assert_array_equal(packed_again[: matrices.size], matrices)
+    assert all(view.memory == WEIGHTS.memory for view in views)
+
+
+def test_a_reserve_serves_one_backward_of_its_network() -> None:
+    """A second one is refused, and so is that of another network; nothing is computed from what is not there."""
+    out, hn, cn, reserve = forward(INPUTS)
+    assert (hn.shape, cn.shape) == ((4, 2, 3), (4, 2, 3))
+    with pytest.raises(errors.NumericalError, match="reserve"):
+        done(DNN.rnn_backward(INPUTS, WEIGHTS, out, out, reserve, dropout_p=0.5, **LSTM))
+    backward = DNN.rnn_backward(INPUTS, WEIGHTS, out, out, reserve, **LSTM)
+    assert done(backward)[0].any()
+    with pytest.raises(errors.NumericalError, match="used it up"):
+        done(backward)
+
+
+def test_sequences_have_their_lengths() -> None:
+    """Of one that has none, states stay; what lies beyond a length is not read, forward and backward."""
+    noise = FakeArray.of(INPUTS.array, "float64")
+    noise.array[2:, 0] = np.nan
+    given = {"lengths": lengths(2, -7), "h0": STATE, "c0": STATE}
+    out, hn, cn, reserve = forward(noise, **given)
+    alone = done(DNN.rnn(INPUTS[:2], WEIGHTS, STATE, STATE, **LSTM))
+    np.testing.assert_array_equal(out.array[:2, 0], alone[0][:, 0])
+    assert not out.array[2:].any()
+    assert not out.array[:, 1].any()
+    for last, of_alone in ((hn, alone[1]), (cn, alone[2])):
+        np.testing.assert_array_equal(last.array[:, 0], of_alone[:, 0])
+        np.testing.assert_array_equal(last.array[:, 1], STATE.array[:, 1])
+    dy = FakeArray.of(np.ones(out.shape), "float64")
+    found = done(DNN.rnn_backward(noise, WEIGHTS, out, dy, reserve, **given, **LSTM))
+    assert all(np.isfinite(each).all() for each in found)
+    assert not found[0][2:].any()
+
+
+def test_cells_that_go_backwards_see_the_sequence_from_its_end() -> None:
+    """With the weights of those that go forwards, they give on a sequence what these give on the turned one."""
+    one = {"mode": "gru", "hidden_size": 3}
+    views = [of(9, 4, seed=2), of(9, 3, seed=3), of(9, seed=4), of(9, seed=5)]
+    weights, both = (
+        FakeArray.of(done(DNN.rnn_pack(each, input_size=4, bidirectional=len(each) > 4, **one)), "float64")
+        for each in (views, views * 2)
+    )
+    out, hn = done(DNN.rnn(INPUTS, both, bidirectional=True, **one))
+    turned = done(DNN.rnn(INPUTS[::-1], weights, **one))
+    assert_close(out[:, :, 3:], turned[0][::-1], "float64", 8)
+    assert_close(hn[1], turned[1][0], "float64", 8)

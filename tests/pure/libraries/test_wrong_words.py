@@ -30,7 +30,7 @@ from tests.direct import DirectDevice
 from tests.fakes.fake_arrays import FakeArray
 from tests.in_turn import in_turn
 
-ENTRANCES: Final = ("fft", "memory", "rng", "sparse")
+ENTRANCES: Final = ("dnn", "fft", "memory", "rng", "sparse")
 
 ODD: Final[tuple[Any, ...]] = (
     None, "no such word", "", b"L", [], {}, (), (1,), ("a",), object(), 1.5, -1, 10**30, float("nan"), 1j, True,
@@ -206,6 +206,24 @@ def entrances() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     for name in ("csr", "csc", "coo", "bsr", "blocked_ell"):
         blocks = {"blocksize": 2} if name == "blocked_ell" else {"blocksize": (2, 2)} if name == "bsr" else {}
         yield name, getattr(made["sparse"], name), {"matrix": eye, "shape": (4, 4), **blocks}
+    image, way = (
+        FakeArray.of(np.zeros((1, 1, 2, 2)), "float32"),
+        {"stride": 1, "padding": (1, 0), "alpha": 2, "beta": 0},
+    )
+    layers: dict[str, dict[str, Any]] = {
+        "conv2d": {"x": image, "weight": image, "groups": 1, "dilation": 1, "activation": "relu", "allow_tf32": False},
+        "conv_transpose2d": {"x": image, "weight": image, "output_padding": 0},
+        "conv2d_input": {"weight": image, "dy": image, "size": (1, 3)},
+        "conv2d_weight": {"x": image, "dy": image, "size": (3, 1)},
+        "max_pool2d": {"x": image, "kernel_size": 2},
+        "avg_pool2d": {"x": image, "kernel_size": 2, "count_include_pad": False},
+    }
+    for name, layer in layers.items():
+        yield name, getattr(made["dnn"], name), way | layer
+    yield "gelu", made["dnn"].gelu, {"x": image, "approximate": "tanh", "alpha": 1}
+    yield "log_softmax", made["dnn"].log_softmax, {"x": image, "dim": 1}
+    sizes = {"mode": "tanh", "input_size": 1, "hidden_size": 1, "num_layers": 1, "bidirectional": False}
+    yield "rnn_unpack", made["dnn"].rnn_unpack, {"weights": FakeArray.of(np.zeros(4), "float32"), **sizes}
     yield "generator", made["rng"].generator, {"seed": 1, "kind": "philox4_32_10", "offset": 0}
     yield "fill", made["memory"].fill, {"array": matrix_of(""), "value": 1}
     yield "copy", made["memory"].copy, {"source": matrix_of(""), "target": matrix_of("")}
