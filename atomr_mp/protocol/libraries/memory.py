@@ -54,6 +54,10 @@ class Full(LibraryRequest, frozen=True):
         """Size of the array."""
         return Layout.contiguous(self.dtype, self.shape).nbytes
 
+    def moved_bytes(self) -> int:
+        """Return the size of the array, which is written."""
+        return self.made_bytes
+
 
 class Put(LibraryRequest, frozen=True):
     """Make a buffer with a copy of an array that the request carries. Returns a ref, row-major and without gaps."""
@@ -71,6 +75,10 @@ class Put(LibraryRequest, frozen=True):
     def made_bytes(self) -> int:
         """Size of the array."""
         return int(self.content.nbytes)
+
+    def moved_bytes(self) -> int:
+        """Return the size of the array, which is written."""
+        return self.made_bytes
 
 
 class PutPart(LibraryRequest, frozen=True):
@@ -119,6 +127,10 @@ class GetPart(LibraryRequest, frozen=True):
         """Check that the elements fit."""
         if self.into is not None:
             _check_like("into", self.into, "part", self.part.layout)
+
+    def moved_bytes(self) -> int:
+        """Return the size of the part, which is read."""
+        return self.part.layout.nbytes
 
 
 class Fill(LibraryRequest, frozen=True):
@@ -179,6 +191,10 @@ class Borrow(LibraryRequest, frozen=True):
         """Return the array, if it may be written."""
         return [self.array] if self.write else []
 
+    def moved_bytes(self) -> int:
+        """Return 0: nothing is copied."""
+        return 0
+
 
 class Accept(LibraryRequest, frozen=True):
     """Take a buffer's content as it is, once requests that write it have ended: all of it counts as defined."""
@@ -190,6 +206,10 @@ class Accept(LibraryRequest, frozen=True):
         """Return nothing: undefined content does not keep it from being accepted."""
         return []
 
+    def moved_bytes(self) -> int:
+        """Return 0: nothing is copied."""
+        return 0
+
 
 class Share(LibraryRequest, frozen=True):
     """Keep a buffer for another session that will claim it, once."""
@@ -199,6 +219,10 @@ class Share(LibraryRequest, frozen=True):
     claim: Bytes16
     """Secret that the claim shows."""
     for_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_SHARE_S)] = 60.0
+
+    def moved_bytes(self) -> int:
+        """Return 0: nothing is copied."""
+        return 0
 
 
 class Claim(LibraryRequest, frozen=True):

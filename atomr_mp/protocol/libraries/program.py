@@ -124,6 +124,10 @@ class RunProgram(LibraryRequest, frozen=True):
         needs = self.needs
         return [each for slot, each in given if isinstance(each, Operand) and (needs is None or slot in needs)]
 
+    def moved_bytes(self) -> int:
+        """Return 0: what the steps do is not declared here."""
+        return 0
+
     def triangle_of(self, array: Operand) -> str | None:
         """Return "" if the steps write all of a slot; else a name, since each run writes the same elements.
 

@@ -56,7 +56,7 @@ class Known(NamedTuple):
     run: Callable[..., Any]
     """The library's method; or `Library.rest`, where sizes and factors of 0 leave nothing else to do."""
     work: list[int]
-    """Its operations and its bytes, once a trace has asked for them."""
+    """Its operations and its bytes, once they have been asked for."""
 
 
 class LibraryMethod(Method):
@@ -101,6 +101,8 @@ class LibraryMethod(Method):
         self._elsewhere = elsewhere
         self._known: dict[Hashable, Known] = {}
         """Facts of messages that were found well-formed, by the part that recurs if some fields advance."""
+        self._work: dict[Hashable, tuple[int, int]] = {}
+        """Work that is declared, by `LibraryRequest.work_key`: the same sizes come again in other arrays."""
 
     def bind_here(self) -> None:
         """Have the library imported and made on the calling thread, and bind this to it.
@@ -150,7 +152,7 @@ class LibraryMethod(Method):
     def _facts(self, request: LibraryRequest) -> Known:
         if request.is_idle():
             rest = self._not_bound if self._library is None else self._library.rest
-            return Known(None, request.results(), rest, [])
+            return Known(None, request.results(), rest, [0, 0])  # it does less than it declares
         return Known(None if self._planning is None else request.plan_key(), request.results(), self._run, [])
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
@@ -238,10 +240,24 @@ class LibraryMethod(Method):
         request, known = arguments[:2]
         if not known.work:
             try:
-                known.work[:] = [max(0, min(each, MAX_U64)) for each in (request.flops(), request.moved_bytes())]
+                flops, nbytes = self._declared(request)
+                nbytes += sum([each.nbytes for each in known.left_out.values()])
+                known.work[:] = max(0, min(flops, MAX_U64)), max(0, min(nbytes, MAX_U64))
             except Exception:  # noqa: BLE001 - a request that no figures fit goes without
-                known.work[:] = [0, 0]
+                known.work[:] = 0, 0
         return known.work[0], known.work[1]
+
+    def _declared(self, request: LibraryRequest) -> tuple[int, int]:
+        """Return the work that is declared for a request, without outputs that were left out."""
+        key = request.work_key()
+        if key is None:
+            return request.flops(), request.moved_bytes()
+        found = self._work.get(key)
+        if found is None:
+            if len(self._work) >= KNOWN:
+                self._work.clear()
+            found = self._work[key] = request.flops(), request.moved_bytes()
+        return found
 
     def room_for(self, arguments: tuple[Any, ...], holder: Holder) -> Event | None:
         """Have room made for a request's outputs, if there is none for all of them in one piece."""
