@@ -40,6 +40,11 @@ def counted(count: int, noun: str, several: str = "") -> str:
     return f"{count:,} {noun if count == 1 else several or noun + 's'}"
 
 
+def rate(count: int, seconds: float) -> float:
+    """Return thousands of millions a second, by four digits: GFLOP/s of operations, GB/s of bytes."""
+    return float(f"{count / seconds / 1e9:.4g}")
+
+
 def these_devices(devices: Sequence[int]) -> str:
     """Return "device 0", "devices 0 and 1", "devices 0, 1 and 2"."""
     *first, last = map(str, devices)

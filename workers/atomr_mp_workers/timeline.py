@@ -138,6 +138,8 @@ class TimelineRecorder:
             if self.make_times is not None:
                 gpu = _measured(request, batch)
                 took_ns = sum([each.took_ns for each in gpu])
+                if took_ns and error is None and request.method.work_count is not None:
+                    request.method.work_count.add(took_ns, kept.flops, kept.nbytes)
             session = request.peer.session.number
             record = Ended(
                 max(0, session),

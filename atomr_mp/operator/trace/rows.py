@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from atomr_mp.protocol.board import PlaceKind
 from atomr_mp.protocol.timeline import Begun, Ended, GpuTime, Record, SpanKind, Spanned
+from atomr_mp.protocol.words import rate
 
 CLIENTS: Final = 100_000
 """Added to a session's number, the `pid` of a client's row; that of a device's is its index and 1."""
@@ -206,9 +207,9 @@ class DeviceRows:
         if ended.error:
             facts["error"] = ended.error
         if ended.flops:
-            facts["gflops"] = _rate(ended.flops, seconds)
+            facts["gflops"] = rate(ended.flops, seconds)
         if ended.nbytes:
-            facts["gbytes_per_s"] = _rate(ended.nbytes, seconds)
+            facts["gbytes_per_s"] = rate(ended.nbytes, seconds)
         if ended.gpu:
             facts["gpu_us"] = sum([each.took_ns for each in ended.gpu]) / 1000
         is_first = not ended.batch or ended.batch != self._batch
@@ -258,7 +259,7 @@ class DeviceRows:
         facts: Event = {"kind": SpanKind(part.kind).name.lower(), "generation": self.generation}
         if part.nbytes:
             seconds = max(part.ended_ns - part.started_ns, 1) / 1e9
-            facts |= {"bytes": part.nbytes, "gbytes_per_s": _rate(part.nbytes, seconds)}
+            facts |= {"bytes": part.nbytes, "gbytes_per_s": rate(part.nbytes, seconds)}
         if request is None:
             rows = self._rows.rows(self._pid, ASIDE_ROW, 0)
             row = rows.take(part.started_ns)
@@ -273,11 +274,6 @@ class DeviceRows:
 def _span(pid: int, tid: int, name: str, started_ns: int, end_ns: int, facts: Event) -> Event:
     dur = max(end_ns - started_ns, 0) / 1000
     return {"ph": "X", "pid": pid, "tid": tid, "name": name, "ts": started_ns / 1000, "dur": dur, "args": facts}
-
-
-def _rate(count: int, seconds: float) -> float:
-    """Return thousands of millions a second, by four digits."""
-    return float(f"{count / seconds / 1e9:.4g}")
 
 
 def _process_name(pid: int, name: str, order: int) -> Iterator[Event]:

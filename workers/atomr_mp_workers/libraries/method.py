@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, cast
@@ -82,7 +84,8 @@ class LibraryMethod(Method):
         arrival: Arrival,
         elsewhere: Preparer,
     ) -> None:
-        super().__init__(f"{library.name}.{request}", self._call)
+        # The time of what a device has only been given to do is not known here.
+        super().__init__(f"{library.name}.{request}", self._call if context.device.asynchronous else self._timed)
         self._request: Final = request
         self._lazy: Final = library
         self._preparer: Final = library.preparer
@@ -368,6 +371,35 @@ class LibraryMethod(Method):
         if dropped is not None:
             self._preparer.drop(dropped)
         return plan
+
+    def _timed(self, request: LibraryRequest, known: Known, plan: LibraryPlan | None = None) -> Any:
+        """Do a request as `_call` does, and count its work, on a device that works as it is called."""
+        begun_ns = time.monotonic_ns()
+        result = self._call(request, known, plan)
+        return self._counted(result, request, known, time.monotonic_ns() - begun_ns)
+
+    def _counted(self, result: Any, request: LibraryRequest, known: Known, took_ns: int) -> Any:
+        """Return a result of a method, and count the work once it is there.
+
+        Args:
+            result: What the method has returned.
+            request: The request.
+            known: The facts that are known of it.
+            took_ns: How long the device has worked for it so far.
+        """
+        if type(result) is Later:
+            return Later(lambda: self._go_on(result.read, request, known, took_ns))
+        if type(result) is Next:
+            return dataclasses.replace(result, enqueue=lambda: self._go_on(result.enqueue, request, known, took_ns))
+        if self.work_count is not None:
+            self.work_count.add(took_ns, *(known.work or self.work((request, known))))
+        return result
+
+    def _go_on(self, part: Callable[[], Any], request: LibraryRequest, known: Known, took_ns: int) -> Any:
+        """Do the next part of a request that has taken so long before; see `_counted`."""
+        begun_ns = time.monotonic_ns()
+        result = part()
+        return self._counted(result, request, known, took_ns + time.monotonic_ns() - begun_ns)
 
     def _call(self, request: LibraryRequest, known: Known, plan: LibraryPlan | None = None) -> Any:
         """Do a request on the loop, without holding the loop up."""
