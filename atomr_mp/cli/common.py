@@ -207,6 +207,14 @@ def short_duration(seconds: float) -> str:
     return f"{seconds / 86400:.0f}d"
 
 
+def short_time(seconds: float) -> str:
+    """Return the time of some work: "850 ns", "12.3 us", "4.56 ms", "1.2 s"."""
+    for unit, unit_s in (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3)):
+        if seconds < 999.5 * unit_s:
+            return f"{seconds / unit_s:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
 def short_count(count: int) -> str:
     """Return a number in at most five characters, for a table: "9,999", "12k", "3.4M"."""
     if count < 10_000:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import time
@@ -23,6 +24,7 @@ from atomr_mp.cli.common import (
     short_count,
     short_duration,
     short_size,
+    short_time,
     size,
     whole,
 )
@@ -175,6 +177,7 @@ _KERNELS: Final = {
 
 
 def _render(shown: dict[str, Any], worlds: Sequence[WorldStatus], console: Console) -> None:
+    from rich.console import Group
     from rich.markup import escape
 
     colour = {HEALTHY: "green", DEGRADED: "yellow", DOWN: "red", UNREACHABLE: "red"}[shown["state"]]
@@ -189,7 +192,7 @@ def _render(shown: dict[str, Any], worlds: Sequence[WorldStatus], console: Conso
     )
     for line in _pool_lines(shown):
         console.print(line, markup=False)
-    console.print(_table(shown["devices"]), soft_wrap=False)
+    console.print(Group(*_tables(shown["devices"])), soft_wrap=False)
     for device in shown["devices"]:
         for line in _remarks(device):
             console.print(f"{title(device)}{escape(line)}")
@@ -282,6 +285,13 @@ def _graph_lines(graphs: dict[str, int]) -> Iterator[str]:
             yield f", programs: {graphs[name]} without a graph for {reason}"
 
 
+def _tables(devices: list[dict[str, Any]]) -> Iterator[Any]:
+    """Yield the tables: of the devices, and of what libraries have achieved, if that is known."""
+    yield _table(devices)
+    if any(device["work"] for device in devices):
+        yield _work_table(devices)
+
+
 def _table(devices: list[dict[str, Any]]) -> Any:
     from rich import box
     from rich.table import Table
@@ -308,6 +318,45 @@ def _table(devices: list[dict[str, Any]]) -> Any:
             short_size(device["memory_bytes"]) if device["pid"] else "-",
         )
     return table
+
+
+MOST_WORK: Final = 12
+"""Methods of libraries that the table shows."""
+
+
+def _work_table(devices: list[dict[str, Any]]) -> Any:
+    """Return the table of what libraries have achieved, over all devices: the methods with the longest execution."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    for name in ("library method", "requests", "mean time", "GFLOP/s", "GB/s"):
+        table.add_column(name, justify="left" if name == "library method" else "right", no_wrap=True)
+    figures: dict[str, list[dict[str, Any]]] = {}
+    for each in itertools.chain.from_iterable(device["work"] for device in devices):
+        figures.setdefault(each["method"], []).append(each)
+    took = {method: sum(_took_s(each) for each in found) for method, found in figures.items()}
+    for method in sorted(took, key=lambda method: took[method], reverse=True)[:MOST_WORK]:
+        requests = sum(each["requests"] for each in figures[method])
+        table.add_row(
+            method,
+            short_count(requests),
+            short_time(took[method] / requests),
+            *(_mean_rate(figures[method], name) for name in ("gflops", "gbytes_per_s")),
+        )
+    return table
+
+
+def _took_s(figures: dict[str, Any]) -> float:
+    """Return how long a method's requests were executed on a device, all together."""
+    return float(figures["requests"] * figures["mean_s"])
+
+
+def _mean_rate(figures: list[dict[str, Any]], name: str) -> str:
+    """Return the mean of a rate over devices, by the time of execution on each; "-" where it is not known."""
+    known = [each for each in figures if each[name] is not None]
+    took_s = sum(map(_took_s, known))
+    return f"{sum(each[name] * _took_s(each) for each in known) / took_s:,.4g}" if took_s else "-"
 
 
 def _standby_word(standby: dict[str, Any] | None) -> str:

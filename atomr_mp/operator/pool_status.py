@@ -14,6 +14,7 @@ import msgspec
 from atomr_mp.protocol.messages import operators
 from atomr_mp.protocol.messages.devices import DeviceState, WorldInfo, WorldState
 from atomr_mp.protocol.messages.suspects import RequestKey
+from atomr_mp.protocol.words import rate
 
 HEALTHY: Final = "healthy"
 DEGRADED: Final = "degraded"
@@ -45,6 +46,22 @@ class PlanFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     kept: int
     dropped: int
     engine: str | None
+
+
+class WorkFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Achieved rates of a library's method in this incarnation, by what its requests declare.
+
+    Of requests that have succeeded and whose execution time is known: on GPUs, of those during traces.
+    """
+
+    method: str
+    requests: int
+    mean_s: float
+    """Mean execution time: the GPU's, or of the method on the host backend."""
+    gflops: float | None
+    """In GFLOP/s; null if no operations are declared."""
+    gbytes_per_s: float | None
+    """In GB/s; null if no bytes are declared."""
 
 
 class GraphFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,6 +125,8 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     batches: list[BatchFigures]
     plans: list[PlanFigures]
     graphs: GraphFigures | None
+    work: list[WorkFigures]
+    """The 32 methods with the longest execution in all, the longest first."""
     slab_bytes: int
     leases: int
     last_fault: str
@@ -365,6 +384,7 @@ def _device(worker: operators.WorkerStatus, now: float) -> DeviceStatus:
         batches=[_batches(each) for each in worker.batches],
         plans=[_plans(each) for each in worker.plans],
         graphs=None if worker.graphs is None else GraphFigures(**msgspec.structs.asdict(worker.graphs)),
+        work=[_work(each) for each in worker.work],
         slab_bytes=worker.slab_bytes,
         leases=worker.leases,
         last_fault=worker.last_fault,
@@ -404,6 +424,17 @@ def _batches(of: operators.BatchStatus) -> BatchFigures:
 def _plans(of: operators.PlanStatus) -> PlanFigures:
     return PlanFigures(
         library=of.library, hits=of.hits, misses=of.misses, kept=of.kept, dropped=of.dropped, engine=of.engine or None
+    )
+
+
+def _work(of: operators.WorkStatus) -> WorkFigures:
+    seconds = of.execution_ns / 1e9
+    return WorkFigures(
+        method=of.method,
+        requests=of.requests,
+        mean_s=round(seconds / max(of.requests, 1), 9),
+        gflops=rate(of.flops, seconds) if of.flops and seconds else None,
+        gbytes_per_s=rate(of.moved_bytes, seconds) if of.moved_bytes and seconds else None,
     )
 
 

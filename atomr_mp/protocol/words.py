@@ -55,6 +55,11 @@ def shown(value: object) -> str:
     return f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[-half:]}"
 
 
+def rate(count: int, seconds: float) -> float:
+    """Return thousands of millions a second, by four digits: GFLOP/s of operations, GB/s of bytes."""
+    return float(f"{count / seconds / 1e9:.4g}")
+
+
 def these_devices(devices: Sequence[int]) -> str:
     """Return "device 0", "devices 0 and 1", "devices 0, 1 and 2"."""
     *first, last = map(str, devices)

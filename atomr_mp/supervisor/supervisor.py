@@ -59,6 +59,9 @@ REASON_CHARS: Final = 4000
 MOST_WAITING_RELOADS: Final = 64
 """Orders that wait for the end of a reload; they are carried out as one."""
 
+SHOWN_WORK: Final = 32
+"""Methods of libraries whose work a status has, of each device: it is one message."""
+
 SURVIVORS_S: Final = 10.0
 """How long workers of a killed supervisor may take to die before this one gives up."""
 
@@ -656,6 +659,7 @@ def _worker_status(device: SupervisedDevice, factory: ProcessFactory, health: li
         plans=_plans(board) if board else [],
         graphs=_graphs(board) if board else None,
         standstill=str(still) if still else "",
+        work=_work(board) if board else [],
     )
 
 
@@ -679,6 +683,11 @@ def _batches(device: SupervisedDevice, board: BoardReader) -> list[operators.Bat
         for number, method in enumerate(batched)
         if (found := board.batches(number)) is not None
     ]
+
+
+def _work(board: BoardReader) -> list[operators.WorkStatus]:
+    found = sorted(board.work().items(), key=lambda each: each[1].ns, reverse=True)
+    return [operators.WorkStatus(method, *counts) for method, counts in found[:SHOWN_WORK]]
 
 
 def _graphs(board: BoardReader) -> operators.GraphStatus | None:

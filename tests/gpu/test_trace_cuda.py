@@ -43,7 +43,11 @@ def test_products_have_the_gpu_s_time(ledger: Ledger, tmp_path: Path, completion
                 runs.join(DEADLINE_S)
         last = device.blas.gemm(small, small)
         last.result()
+        (work,) = (each for each in pool.status().devices[0].work if each.method == "blas.gemm")
     assert 0 < took[0] < took[1] < 0.1
+    assert work.requests == 2
+    assert work.mean_s == pytest.approx(sum(took) / 2, rel=1e-6)
+    assert work.gflops == pytest.approx(2 * (256**3 + 4096**3) / sum(took) / 1e9, rel=1e-3)
     events = json.loads(file.read_bytes())["traceEvents"]
     rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     products = [event for event in events if event["ph"] == "X" and event["name"] == "blas.gemm"]

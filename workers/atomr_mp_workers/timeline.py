@@ -228,6 +228,8 @@ class TimelineRecorder:
                 gpu = _measured(request, batch)
                 took_ns = sum([each.took_ns for each in gpu])
                 ended_ns = max([ended_ns, *(min(each.started_ns + each.took_ns, now_ns) for each in gpu)])
+                if took_ns and error is None and request.method.work_count is not None:
+                    request.method.work_count.add(took_ns, kept.flops, kept.nbytes)
             elif kept.place == PlaceKind.EVENT_LOOP:  # it has awaited others meanwhile
                 took_ns = 0
             session = request.peer.session.number

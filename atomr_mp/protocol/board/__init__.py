@@ -11,7 +11,7 @@ CLOCK_MONOTONIC nanoseconds, end 0 while the request runs; `Watched` is how long
 named are 0. Behind the entries are `BATCHED` blocks of figures of batches, one for each batched method (`Batches`);
 their words change one by one, so a reader may see a batch in part. Behind these are `PLANNED` blocks of figures of
 plans (`PlanCounts`), one for each library in the order of `library_names.LIBRARIES`, and `GRAPH_WORDS` of figures of
-graphs (`GraphCounts`).
+graphs (`GraphCounts`), then `WORKED` blocks of figures of libraries' methods: `NAME_WORDS` of a name, and `WorkCounts`.
 Behind these are `STREAM_SLOTS` entries of streams that have taken their first step: of the same form, but an entry is
 written anew for each step, with the number of the step among all streams', and stays while the stream lives. So what
 runs long takes no place of others' starts. Words 26 and 27 count the steps that have begun and ended. The `LOOPS` words
@@ -52,6 +52,7 @@ from atomr_mp.protocol.board.page import (
     PlaceKind,
     PlanCounts,
     Watched,
+    WorkCounts,
     prepare,
     stream_bit,
 )
@@ -82,6 +83,7 @@ __all__ = [
     "PlaceKind",
     "PlanCounts",
     "Watched",
+    "WorkCounts",
     "prepare",
     "stream_bit",
 ]

@@ -213,4 +213,14 @@ def _figures(words: memoryview, completed: int) -> str:
     graphs = page.GraphCounts(*words[page.FIRST_GRAPHS : page.FIRST_GRAPHS + len(page.GraphCounts._fields)].tolist())
     if max(graphs) >= _MOST or graphs.dropped > graphs.captured:
         return "the figures of graphs do not agree"
+    return _work(words)
+
+
+def _work(words: memoryview) -> str:
+    figures = words[page.FIRST_WORK : page.FIRST_WORK + page.WORK_WORDS * page.WORKED].tolist()
+    for at in range(0, len(figures), page.WORK_WORDS):
+        name, counts = figures[at : at + page.NAME_WORDS], figures[at + page.NAME_WORDS : at + page.WORK_WORDS]
+        # A worker may have died before the name was whole; then nothing was counted.
+        if max(counts) >= _MOST or (counts[0] and not page.name_in(name)):
+            return f"the figures of the work of method {at // page.WORK_WORDS} do not agree"
     return ""

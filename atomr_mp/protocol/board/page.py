@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -123,8 +126,16 @@ FIRST_PLANS: Final = FIRST_BATCHES + BATCH_WORDS * BATCHED
 PLAN_WORDS: Final = 5
 FIRST_GRAPHS: Final = FIRST_PLANS + PLAN_WORDS * PLANNED
 GRAPH_WORDS: Final = 8
+WORKED: Final = 160
+"""Methods of libraries that have figures of their work on the board: the first so many that are called."""
+
+FIRST_WORK: Final = FIRST_GRAPHS + GRAPH_WORDS
+NAME_WORDS: Final = 5
+"""Words of a method's name, in ASCII with zeros behind it."""
+
+WORK_WORDS: Final = NAME_WORDS + 4
 STREAM_SLOTS: Final = 1024
-FIRST_STREAM: Final = FIRST_GRAPHS + GRAPH_WORDS
+FIRST_STREAM: Final = FIRST_WORK + WORK_WORDS * WORKED
 PLACE_BITS: Final = 2**14 - 1
 """Bits of `Watched.place`."""
 STACK_AT: Final = 8 * (FIRST_STREAM + SLOT_WORDS * STREAM_SLOTS)
@@ -279,3 +290,31 @@ class PlanCounts(NamedTuple):
     """How many there are."""
     engine: int = 0
     """The engine of the library: the number of one of `library_names.ENGINES`, 0 if there is no choice."""
+
+
+class WorkCounts(NamedTuple):
+    """Sums over the requests of a library's method that have been executed and whose time is known."""
+
+    requests: int = 0
+    ns: int = 0
+    """Execution times, in nanoseconds."""
+    flops: int = 0
+    """Arithmetic operations, as the requests declare them."""
+    moved_bytes: int = 0
+    """Bytes read and written, as the requests declare them."""
+
+
+def name_words(method: str) -> tuple[int, ...] | None:
+    """Return the words of a library's method's name, None if it does not fit."""
+    name = method.encode("ascii", "replace")
+    return _NAME.unpack(name.ljust(_NAME.size, b"\0")) if len(name) <= _NAME.size else None
+
+
+def name_in(words: Sequence[int]) -> str:
+    """Return the name that words have, "" if it is not of the form of a library's method."""
+    found = _METHOD.fullmatch(_NAME.pack(*words).rstrip(b"\0"))
+    return "" if found is None else found[0].decode("ascii")
+
+
+_NAME: Final = struct.Struct(f"={NAME_WORDS}Q")
+_METHOD: Final = re.compile(rb"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")

@@ -19,9 +19,11 @@ from atomr_mp.protocol.board.page import (
     FIRST_PLANS,
     FIRST_SLOT,
     FIRST_STREAM,
+    FIRST_WORK,
     FORGOTTEN,
     FORGOTTEN_AGAIN,
     LOOPS,
+    NAME_WORDS,
     PLACE_BITS,
     PLAN_WORDS,
     PLANNED,
@@ -35,6 +37,8 @@ from atomr_mp.protocol.board.page import (
     STEPS_ENDED,
     STREAM_SLOTS,
     SURVEYED,
+    WORK_WORDS,
+    WORKED,
     Batches,
     Counter,
     Entry,
@@ -43,7 +47,9 @@ from atomr_mp.protocol.board.page import (
     PlaceKind,
     PlanCounts,
     Watched,
+    WorkCounts,
     complement,
+    name_in,
 )
 
 # Plain integers: an enumeration's member is looked up and converted at each use.
@@ -229,3 +235,13 @@ class BoardReader:
             return None
         at = FIRST_PLANS + library * PLAN_WORDS
         return PlanCounts(*self._words[at : at + PLAN_WORDS])
+
+    def work(self) -> dict[str, WorkCounts]:
+        """Return the figures of libraries' methods by name, of those that have any."""
+        found = {}
+        for at in range(FIRST_WORK, FIRST_WORK + WORK_WORDS * WORKED, WORK_WORDS):
+            words = self._words[at : at + WORK_WORDS].tolist()
+            counts = WorkCounts(*words[NAME_WORDS:])
+            if counts.requests and (name := name_in(words[:NAME_WORDS])):
+                found[name] = counts
+        return found

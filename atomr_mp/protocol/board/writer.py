@@ -25,10 +25,12 @@ from atomr_mp.protocol.board.page import (
     FIRST_SLOT,
     FIRST_STREAM,
     FIRST_WAIT,
+    FIRST_WORK,
     FORGOTTEN,
     FORGOTTEN_AGAIN,
     GRAPH_WORDS,
     LOOPS,
+    NAME_WORDS,
     OFF_BOARD,
     PLAN_WORDS,
     PLANNED,
@@ -40,10 +42,14 @@ from atomr_mp.protocol.board.page import (
     STEPS_ENDED,
     STREAM_SLOTS,
     SURVEYED,
+    WORK_WORDS,
+    WORKED,
     Counter,
     Gauge,
+    WorkCounts,
     complement,
     entry_sum,
+    name_words,
     prepare,
 )
 
@@ -87,6 +93,8 @@ class BoardWriter:
         self._streams_since = [0] * STREAM_SLOTS
         """When the stream that has a place, or had it last, was started."""
         self._steps = self._steps_ended = 0
+        self._worked = 0
+        """Methods of libraries that have figures."""
 
     def receive(self, count: int) -> None:
         """Count requests that have come."""
@@ -288,3 +296,17 @@ class BoardWriter:
             return [0] * PLAN_WORDS
         at = FIRST_PLANS + library * PLAN_WORDS
         return cast("MutableSequence[int]", self._words[at : at + PLAN_WORDS])
+
+    def work(self, method: str) -> MutableSequence[int]:
+        """Write the name of a library's method, once; return the words of its `WorkCounts`, in their order.
+
+        They are on no board if there is no room for the method, or for its name. Who writes them sets `requests` last.
+        """
+        name = name_words(method)
+        if name is None or self._worked == WORKED:
+            return [0] * len(WorkCounts._fields)
+        at = FIRST_WORK + self._worked * WORK_WORDS
+        self._worked += 1
+        for place, word in enumerate(name, at):
+            self._words[place] = word
+        return cast("MutableSequence[int]", self._words[at + NAME_WORDS : at + WORK_WORDS])

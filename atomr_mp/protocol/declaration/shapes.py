@@ -121,6 +121,11 @@ def evaluated(formula: str | ByParameter, request: Any, sizes: Sizes) -> int:
     )
 
 
+def names_in(formula: str) -> set[str]:
+    """Return the names in a formula."""
+    return {name for _, names in _terms(formula) for name in names}
+
+
 def _number(name: str, request: Any, sizes: Sizes) -> int:
     found: Any = sizes.get(name)
     if name in {"short", "long"}:

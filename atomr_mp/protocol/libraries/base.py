@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final
 
@@ -23,7 +23,7 @@ from atomr_mp.protocol.declaration.arguments import (
     writes,
 )
 from atomr_mp.protocol.declaration.factors import FactorType, Scalar, decoded
-from atomr_mp.protocol.declaration.shapes import ByParameter, evaluated, sizes_of
+from atomr_mp.protocol.declaration.shapes import ByParameter, evaluated, names_in, sizes_of
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import Operand
 from atomr_mp.protocol.words import shown
@@ -125,14 +125,13 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
     def read(self) -> list[Any]:
         """Return the arrays whose content matters; not those with a factor that is 0."""
-        return [
-            operand
-            for _, argument, operand in arrays_of(self)
-            if operand is not None and argument.reads and (argument.reads is True or self._has(argument.reads))
-        ]
+        return [operand for _, argument, operand in arrays_of(self) if operand is not None and self._reads(argument)]
 
-    def _has(self, factor: str) -> bool:
-        return not checks.is_zero(getattr(self, factor, 1))  # a struct's array, in a request without it
+    def _reads(self, argument: Argument) -> bool:
+        """Return whether the content of an array matters."""
+        factor = argument.reads
+        # A struct's array may name a factor that the request does not have.
+        return factor if isinstance(factor, bool) else not checks.is_zero(getattr(self, factor, 1))
 
     def written_before(self, _array: Operand) -> list[Any]:
         """Return the arrays that it writes before it reads an array, so that their content does not matter to that."""
@@ -201,7 +200,7 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         if not self.moves:
             return 0
         return sum(
-            operand.nbytes * (bool(argument.reads) + argument.writes)
+            operand.nbytes * (self._reads(argument) + argument.writes)
             for _, argument, operand in arrays_of(self)
             if operand is not None
         )
@@ -210,6 +209,19 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     def launched(self) -> str:
         """The name of the kernel that it launches, empty for others."""
         return ""
+
+    def work_key(self) -> Hashable | None:
+        """Return a key that requests of a class share if they declare the same work; None if that is reckoned anew."""
+        cls = type(self)
+        if cls.flops is not LibraryRequest.flops or cls.moved_bytes is not LibraryRequest.moved_bytes:
+            return None
+        arrays = tuple(
+            [
+                None if each is None else (each.layout.shape, each.layout.item_bytes, self._reads(argument))
+                for _, argument, each in arrays_of(self)
+            ]
+        )
+        return arrays if _is_of_sizes(cls) else (arrays, tuple([value for _, value in parameters_of(self)]))
 
     @classmethod
     def factors(cls) -> frozenset[str]:
@@ -251,6 +263,14 @@ _arrays: Final = functools.cache(_Arrays)
 @functools.cache
 def _parameters(cls: type[LibraryRequest]) -> _Parameters:
     return _Parameters(dict(_hints(cls)))
+
+
+@functools.cache
+def _is_of_sizes(cls: type[LibraryRequest]) -> bool:
+    """Return whether nothing but the sizes of given arrays counts for the operations."""
+    shapes = [argument.shape for argument in declared(cls).arrays.values()]
+    sizes = {name for shape in shapes if isinstance(shape, str) for name in shape.replace("*", " ").split()}
+    return not isinstance(cls.work, ByParameter) and names_in(cls.work) <= sizes | {"short", "long"}
 
 
 def _hints(cls: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:

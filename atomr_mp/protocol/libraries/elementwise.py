@@ -229,3 +229,4 @@ class ElementCopy(_OfOne, frozen=True):
 
     name: ClassVar = "copy"
     types: ClassVar = {"T": ANY}
+    work: ClassVar = "0"

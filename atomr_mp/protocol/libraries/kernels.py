@@ -302,6 +302,10 @@ class KernelLaunch(LibraryRequest, frozen=True):
         """The arrays, in the order of `kinds`."""
         return [*self.inputs, *self.outputs, *self.changed]
 
+    def moved_bytes(self) -> int:
+        """Return 0: how much of the arrays a kernel reads and writes is not known."""
+        return 0
+
     def addressed(self) -> Iterator[tuple[int, Any]]:
         """Return offset and array of each parameter that is an address."""
         arrays = self.given

@@ -54,6 +54,10 @@ class Full(LibraryRequest, frozen=True):
         """Size of the array."""
         return Layout.contiguous(self.dtype, self.shape).nbytes
 
+    def moved_bytes(self) -> int:
+        """Return the size of the array, which is written."""
+        return self.made_bytes
+
 
 class Put(LibraryRequest, frozen=True):
     """Make a buffer with a copy of an array that the request carries. Returns a ref, row-major and without gaps."""
@@ -71,6 +75,10 @@ class Put(LibraryRequest, frozen=True):
     def made_bytes(self) -> int:
         """Size of the array."""
         return int(self.content.nbytes)
+
+    def moved_bytes(self) -> int:
+        """Return the size of the array, which is written."""
+        return self.made_bytes
 
 
 class PutPart(LibraryRequest, frozen=True):
@@ -119,6 +127,10 @@ class GetPart(LibraryRequest, frozen=True):
         """Check that the elements fit."""
         if self.into is not None:
             _check_like("into", self.into, "part", self.part.layout)
+
+    def moved_bytes(self) -> int:
+        """Return the size of the part, which is read."""
+        return self.part.layout.nbytes
 
 
 class Fill(LibraryRequest, frozen=True):

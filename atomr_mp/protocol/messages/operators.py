@@ -186,6 +186,23 @@ class GraphStatus(Message, frozen=True):
     """Programs for whose graphs there was no room."""
 
 
+class WorkStatus(Message, frozen=True):
+    """Sums over the requests of a library's method in this incarnation that have succeeded and whose time is known.
+
+    On GPUs that are those during traces. They begin anew before one gets to 2^62.
+    """
+
+    method: Name
+    """`library.request`."""
+    requests: U64
+    execution_ns: U64
+    """On a GPU, its own time; else from the method's call to its result."""
+    flops: U64
+    """Arithmetic operations, as the requests declare them."""
+    moved_bytes: U64
+    """Bytes read and written, as the requests declare them."""
+
+
 class EndCount(Message, frozen=True):
     """Ends of a device's incarnations for one cause."""
 
@@ -298,6 +315,8 @@ class WorkerStatus(Message, frozen=True):
     """Nil if no program has run on a device that records graphs."""
     standstill: Text = ""
     """Why its process does not run although it lives, such as a SIGSTOP, with what has it go on; else empty."""
+    work: list[WorkStatus] = msgspec.field(default_factory=list)
+    """At most 32, those with the longest execution first."""
 
     @property
     def reason(self) -> str:

@@ -116,8 +116,9 @@ def test_a_trace_has_calls_with_their_waits_steps_copies_and_rates(pool: atomr_m
     rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert rows[on_thread["tid"]].startswith("thread")
     (product,) = [event for event in named(events, "blas.gemm") if "kind" not in event["args"]]
-    assert product["args"]["gflops"] > 0
-    assert product["args"]["gbytes_per_s"] > 0
+    took_s = product["args"].get("gpu_us", product["dur"]) / 1e6
+    assert product["args"]["gflops"] == pytest.approx(2 * 64**3 / took_s / 1e9, rel=1e-3)
+    assert product["args"]["gbytes_per_s"] == pytest.approx(3 * 8 * 64**2 / took_s / 1e9, rel=1e-3)
     (step,) = [event for event in named(events, "blas.gemm") if event["args"].get("kind") == "step"]
     (run,) = named(events, "program.run")
     assert run["ts"] <= step["ts"] <= step["ts"] + step["dur"] <= run["ts"] + run["dur"]

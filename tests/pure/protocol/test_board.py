@@ -25,6 +25,7 @@ from atomr_mp.protocol.board import (
 )
 from atomr_mp.protocol.board import reader as reading
 from atomr_mp.protocol.board import writer as writing
+from atomr_mp.protocol.libraries import requests_of
 from atomr_mp.protocol.library_names import LIBRARIES
 from atomr_mp_workers.libraries.base import ENGINE_WORD
 from atomr_mp_workers.libraries.plans import LibraryPlan, LibraryPlans
@@ -297,6 +298,38 @@ def test_the_figures_of_plans_are_kept_by_library() -> None:
     writer.plans(page.PLANNED)[0] += 1
     assert reader.plans(page.PLANNED) is None
     assert bytes(memory[STACK_AT:]) == bytes(page.STACK_BYTES)
+
+
+def test_the_figures_of_work_are_kept_by_name() -> None:
+    """Each method of each library has room, and one that had none would be passed over."""
+    memory = memoryview(bytearray(BOARD_BYTES))
+    writer, reader = BoardWriter(memory), BoardReader(memory)
+    names = [f"{library}.{name}" for library in LIBRARIES for name in requests_of(library)]
+    words = {name: writer.work(name) for name in names}
+    assert reader.work() == {}
+    for number, counts in enumerate(words.values(), 1):
+        for place in (1, 2, 3, 0):
+            counts[place] = 10 * number + place
+            assert check.defect(memory.cast("Q"), 0) == ""
+    assert reader.work() == {
+        name: page.WorkCounts(10 * number, 10 * number + 1, 10 * number + 2, 10 * number + 3)
+        for number, name in enumerate(names, 1)
+    }
+    for further in ("x" * 8 * page.NAME_WORDS + "y", *(f"more.m{each}" for each in range(page.WORKED))):
+        writer.work(further)[0] = 1
+    assert len(reader.work()) == page.WORKED
+    assert bytes(memory[STACK_AT:]) == bytes(page.STACK_BYTES)
+
+
+@given(st.binary(min_size=8 * page.WORK_WORDS, max_size=8 * page.WORK_WORDS))
+def test_any_figures_of_work_can_be_read(content: bytes) -> None:
+    """Figures under a name that no method has are left out, and their board is not believed."""
+    memory = memoryview(bytearray(BOARD_BYTES))
+    BoardWriter(memory)
+    memory[8 * page.FIRST_WORK : 8 * (page.FIRST_WORK + page.WORK_WORDS)] = content
+    found, defect = BoardReader(memory).work(), check.defect(memory.cast("Q"), 0)
+    assert all(name.isascii() and name.count(".") == 1 for name in found)
+    assert found or defect or not any(content[8 * page.NAME_WORDS : 8 * page.NAME_WORDS + 8])
 
 
 @given(st.lists(st.integers(0, 2**57), max_size=50))

@@ -16,6 +16,7 @@ from atomr_mp.protocol.messages import session
 from atomr_mp.supervision.tally import DeviceTally
 from atomr_mp.supervisor.processes.incarnation_end import IncarnationEnd
 from atomr_mp.supervisor.processes.parting import Parting
+from atomr_mp_workers.requests.work_count import WorkCount
 from tests.stores import Stores
 
 FEW: Final = 4
@@ -48,6 +49,7 @@ class History:
         """Session and start of each request, by id."""
         self._running: list[tuple[int, int]] = []
         self._now_ns = 0
+        self._work: dict[str, WorkCount] = {}
         self.go_on(steps)
 
     def go_on(self, steps: list[tuple[str, int, int]]) -> None:
@@ -72,6 +74,11 @@ class History:
             plans = self.writer.plans(choice % page.PLANNED)
             plans[0] += 1
             plans[1 + items % 3] += 1
+        elif kind == "work":
+            name = f"library.method_{choice % 3}"
+            if name not in self._work:
+                self._work[name] = WorkCount(self.writer.work(name))
+            self._work[name].add(choice, items, choice)
         elif kind == "batch":
             self.writer.batch(choice % page.BATCHED, [choice] * items, [1] * items)
         else:
@@ -82,7 +89,7 @@ class History:
 
 STEPS: Final = st.lists(
     st.tuples(
-        st.sampled_from(["start", "start", "end", "end", "alone", "batch", "plan", "count"]),
+        st.sampled_from(["start", "start", "end", "end", "alone", "batch", "plan", "work", "count"]),
         st.integers(0, 2**40),
         st.integers(1, page.MAX_START_ITEMS),
     ),
@@ -214,12 +221,16 @@ def test_no_damage_makes_a_started_request_look_unstarted(
         page.FIRST_SLOT + page.SLOT_WORDS * FEW - 8,
         page.FIRST_BATCHES,
         page.FIRST_BATCHES + 4,
+        page.FIRST_WORK,
+        page.FIRST_WORK + page.NAME_WORDS - 1,
+        page.FIRST_WORK + page.NAME_WORDS,
+        page.FIRST_WORK + page.WORK_WORDS + page.NAME_WORDS + 3,
     ],
 )
 def test_ones_over_any_word_are_found(at: int) -> None:
     """The stray write of a worker's own code, over each kind of word."""
     memory = memoryview(bytearray(BOARD_BYTES))
-    History(memory, [("start", 1, 1)] * 6 + [("end", 0, 1)])
+    History(memory, [("start", 1, 1)] * 6 + [("end", 0, 1), ("work", 1, 1)])
     words = memory.cast("Q")
     words[at] = 2**64 - 1
     assert check.defect(words, LATE_NS)

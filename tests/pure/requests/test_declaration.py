@@ -221,7 +221,8 @@ def test_work_and_traffic_follow_from_the_sizes() -> None:
     a, b, c = (FakeArray.of(np.zeros(shape), "float32") for shape in ((2, 3), (3, 4), (2, 4)))
     request: Any = gemm(a, b, c)
     assert request.flops() == 2 * 2 * 3 * 4
-    assert request.moved_bytes() == 4 * (6 + 12 + 2 * 8)
+    assert request.moved_bytes() == 4 * (6 + 12 + 8)
+    assert msgspec.structs.replace(request, beta=1.0).moved_bytes() == 4 * (6 + 12 + 2 * 8)
     assert evaluated("2/3 n³ - n² + short m", request, {"m": 2, "n": 3}) == 18 - 9 + 4
 
 
@@ -235,6 +236,31 @@ def test_the_formula_of_every_request_is_a_number() -> None:
             assert request.flops() >= 0
 
         counted()
+
+
+def test_what_moves_no_elements_declares_no_bytes() -> None:
+    """To take a borrow, to accept and to share; what fills or copies declares its own."""
+    array, own = FakeArray.of(np.zeros(10), "float64"), requests_of("memory")
+    still: list[Any] = [own["borrow"](array, 1), own["accept"](array), own["share"](array, bytes(16))]
+    assert [each.moved_bytes() for each in still] == [0, 0, 0]
+    moving: list[Any] = [own["fill"](array, 1.0), own["full"]([10], "float64", 1.0), own["put"](np.zeros(10))]
+    assert [each.moved_bytes() for each in moving] == [80, 80, 80]
+    assert requests_of("elementwise")["copy"](array).flops() == 0
+
+
+@pytest.mark.parametrize("cls", REQUESTS, ids=lambda cls: f"{cls.__module__.rpartition('.')[2]}.{cls.name}")
+def test_requests_with_one_key_of_their_work_declare_the_same(cls: type[LibraryRequest]) -> None:
+    """So a worker reckons it once for all arrays of these sizes."""
+    found: dict[Any, tuple[int, int]] = {}
+
+    @given(drawn(cls))
+    @settings(max_examples=20, deadline=None)
+    def reckoned(request: LibraryRequest) -> None:
+        key, work = request.work_key(), (request.flops(), request.moved_bytes())
+        if key is not None:
+            assert found.setdefault(key, work) == work
+
+    reckoned()
 
 
 # --- how arrays lie ---------------------------------------------------------------------------------------------------

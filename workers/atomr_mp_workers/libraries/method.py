@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, cast
@@ -56,7 +58,7 @@ class Known(NamedTuple):
     run: Callable[..., Any]
     """The library's method; or `Library.rest`, where sizes and factors of 0 leave nothing else to do."""
     work: list[int]
-    """Its operations and its bytes, once a trace has asked for them."""
+    """Its operations and its bytes, once they have been asked for."""
 
 
 class LibraryMethod(Method):
@@ -82,7 +84,8 @@ class LibraryMethod(Method):
         arrival: Arrival,
         elsewhere: Preparer,
     ) -> None:
-        super().__init__(f"{library.name}.{request}", self._call)
+        # The time of what a device has only been given to do is not known here.
+        super().__init__(f"{library.name}.{request}", self._call if context.device.asynchronous else self._timed)
         self.is_ours = True
         self._request: Final = request
         self._lazy: Final = library
@@ -102,6 +105,8 @@ class LibraryMethod(Method):
         self._elsewhere = elsewhere
         self._known: dict[Hashable, Known] = {}
         """Facts of messages that were found well-formed, by the part that recurs if some fields advance."""
+        self._work: dict[Hashable, tuple[int, int]] = {}
+        """Work that is declared, by `LibraryRequest.work_key`: the same sizes come again in other arrays."""
 
     def bind_here(self) -> None:
         """Have the library imported and made on the calling thread, and bind this to it.
@@ -151,7 +156,7 @@ class LibraryMethod(Method):
     def _facts(self, request: LibraryRequest) -> Known:
         if request.is_idle():
             rest = self._not_bound if self._library is None else self._library.rest
-            return Known(None, request.results(), rest, [])
+            return Known(None, request.results(), rest, [0, 0])  # it does less than it declares
         return Known(None if self._planning is None else request.plan_key(), request.results(), self._run, [])
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
@@ -238,13 +243,30 @@ class LibraryMethod(Method):
         """Return the figures of the declaration, reckoned once for requests that differ in nothing but their arrays."""
         request, known = arguments[:2]
         if not known.work:
-            known.work[:] = declared_work(request)
+            try:
+                flops, nbytes = self._declared(request)
+                nbytes += sum([each.nbytes for each in known.left_out.values()])
+                known.work[:] = max(0, min(flops, MAX_U64)), max(0, min(nbytes, MAX_U64))
+            except Exception:  # noqa: BLE001 - a request that no figures fit goes without
+                known.work[:] = 0, 0
         return known.work[0], known.work[1]
 
     def kernel(self, arguments: tuple[Any, ...]) -> str:
         """Return the name of the kernel that a request launches."""
         request: LibraryRequest = arguments[0]
         return request.launched
+
+    def _declared(self, request: LibraryRequest) -> tuple[int, int]:
+        """Return the work that is declared for a request, without outputs that were left out."""
+        key = request.work_key()
+        if key is None:
+            return request.flops(), request.moved_bytes()
+        found = self._work.get(key)
+        if found is None:
+            if len(self._work) >= KNOWN:
+                self._work.clear()
+            found = self._work[key] = request.flops(), request.moved_bytes()
+        return found
 
     def room_for(self, arguments: tuple[Any, ...], holder: Holder) -> Event | None:
         """Have room made for a request's outputs, if there is none for all of them in one piece."""
@@ -355,6 +377,35 @@ class LibraryMethod(Method):
         if dropped is not None:
             self._preparer.drop(dropped)
         return plan
+
+    def _timed(self, request: LibraryRequest, known: Known, plan: LibraryPlan | None = None) -> Any:
+        """Do a request as `_call` does, and count its work, on a device that works as it is called."""
+        begun_ns = time.monotonic_ns()
+        result = self._call(request, known, plan)
+        return self._counted(result, request, known, time.monotonic_ns() - begun_ns)
+
+    def _counted(self, result: Any, request: LibraryRequest, known: Known, took_ns: int) -> Any:
+        """Return a result of a method, and count the work once it is there.
+
+        Args:
+            result: What the method has returned.
+            request: The request.
+            known: The facts that are known of it.
+            took_ns: How long the device has worked for it so far.
+        """
+        if type(result) is Later:
+            return Later(lambda: self._go_on(result.read, request, known, took_ns))
+        if type(result) is Next:
+            return dataclasses.replace(result, enqueue=lambda: self._go_on(result.enqueue, request, known, took_ns))
+        if self.work_count is not None:
+            self.work_count.add(took_ns, *(known.work or self.work((request, known))))
+        return result
+
+    def _go_on(self, part: Callable[[], Any], request: LibraryRequest, known: Known, took_ns: int) -> Any:
+        """Do the next part of a request that has taken so long before; see `_counted`."""
+        begun_ns = time.monotonic_ns()
+        result = part()
+        return self._counted(result, request, known, took_ns + time.monotonic_ns() - begun_ns)
 
     def _call(self, request: LibraryRequest, known: Known, plan: LibraryPlan | None = None) -> Any:
         """Do a request on the loop, without holding the loop up."""

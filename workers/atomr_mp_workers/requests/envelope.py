@@ -33,6 +33,7 @@ from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer
 from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, Run, Stage
+from atomr_mp_workers.requests.work_count import WorkCount
 
 SHORTEST_TEXT: Final = 1024
 """Characters that each text of an error keeps at least, however many items of a call have failed."""
@@ -758,6 +759,7 @@ class Envelope:
             raise errors.InvalidRequest(f"there is no request {name!r}; this pool's requests are: {known}")
         self._methods[name] = method
         self._found.append(name)
+        method.work_count = WorkCount(self._board.work(name))
         method.watched, method.meaning = self._watched(method), self._device.explain
         return method
 

@@ -15,6 +15,7 @@ from atomr_mp_workers.device.base import Event, Stream
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.raised import Meaning, unknown
+from atomr_mp_workers.requests.work_count import WorkCount
 
 UNKNOWN_NS: Final = 2**62
 """Stands for the duration of a method that has never run."""
@@ -90,6 +91,8 @@ class Method(ABC):
     it; None if such a part is answered at once."""
     prepares = False
     """Whether its requests need a plan, see `prepared`."""
+    work_count: WorkCount | None = None
+    """Counts what its requests have done; None if it belongs to no library."""
     allocates = False
     """Whether its requests may make buffers, see `room_for`."""
 
