@@ -130,7 +130,7 @@ WORKED: Final = 160
 """Methods of libraries that have figures of their work on the board: the first so many that are called."""
 
 FIRST_WORK: Final = FIRST_GRAPHS + GRAPH_WORDS
-NAME_WORDS: Final = 5
+NAME_WORDS: Final = 6
 """Words of a method's name, in ASCII with zeros behind it."""
 
 WORK_WORDS: Final = NAME_WORDS + 4

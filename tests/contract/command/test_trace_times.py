@@ -231,7 +231,7 @@ def test_launches_and_steps_name_their_kernels_and_programs_tell_what_their_step
     with_products, with_loop = sorted(named(events, "program.run"), key=lambda each: float(each["ts"]))
     flops = 2 * 2 * 64**3
     assert _per_ns(with_products, "gflops") == pytest.approx(flops, rel=0.01)
-    assert _per_ns(with_loop, "gbytes_per_s") == pytest.approx(3 * 2 * y.nbytes, rel=0.05)
+    assert "gbytes_per_s" not in with_loop["args"], "how much its launches move is not known"
 
 
 def _per_ns(event: dict[str, Any], name: str) -> float:

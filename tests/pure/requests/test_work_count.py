@@ -132,7 +132,9 @@ def test_a_device_that_works_by_itself_is_timed_by_traces_alone() -> None:
     """The time of a call, which only gives it work, is not that of the work."""
     view = memoryview(bytearray(BOARD_BYTES))
     count = WorkCount(BoardWriter(view).work("blas.gemm"))
-    method = SimpleNamespace(name="blas.gemm", watched=0, work=lambda _: (600, 80), work_count=count)
+    method = SimpleNamespace(
+        name="blas.gemm", watched=0, kernel=lambda _: "", work=lambda _: (600, 80), work_count=count
+    )
     peer = SimpleNamespace(session=SimpleNamespace(number=1))
     taken: list[list[GpuTime]] = [[GpuTime(1, 10, 40)], [], [GpuTime(1, 60, 50)], [GpuTime(1, 120, 7)]]
     times = (SimpleNamespace(measured=lambda found=found: found) for found in taken)
@@ -141,7 +143,15 @@ def test_a_device_that_works_by_itself_is_timed_by_traces_alone() -> None:
     wrong = errors.InvalidRequest("wrong")
     for error in (None, None, wrong, None):
         request: Any = SimpleNamespace(
-            id=1, method=method, peer=peer, received_ns=1, submitted_ns=1, started_ns=1, items=1, arguments=(0,)
+            id=1,
+            method=method,
+            peer=peer,
+            received_ns=1,
+            submitted_ns=1,
+            started_ns=1,
+            items=1,
+            arguments=(0,),
+            has_stepped=False,
         )
         recorder.begin(request)
         assert isinstance(request.recorded, RecordedRequest)
