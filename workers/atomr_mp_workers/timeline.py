@@ -130,6 +130,8 @@ class RecordedRequest(CodeTime):
     def __init__(self, record: Begun, flops: int, nbytes: int, begun_ns: int) -> None:
         super().__init__(begun_ns)
         self.place, self.number, self.started_ns = record.place, record.number, record.started_ns
+        self.declared: Final = (0, 0) if begun_ns else (flops, nbytes)
+        """What the request itself declares; nothing if a part of it was over before its time was taken."""
         self.flops, self.nbytes = flops, nbytes
         self.batch: SharedRun | None = None
 
@@ -229,7 +231,7 @@ class TimelineRecorder:
                 took_ns = sum([each.took_ns for each in gpu])
                 ended_ns = max([ended_ns, *(min(each.started_ns + each.took_ns, now_ns) for each in gpu)])
                 if took_ns and error is None and request.method.work_count is not None:
-                    request.method.work_count.add(took_ns, kept.flops, kept.nbytes)
+                    request.method.work_count.add(took_ns, *kept.declared)
             elif kept.place == PlaceKind.EVENT_LOOP:  # it has awaited others meanwhile
                 took_ns = 0
             session = request.peer.session.number

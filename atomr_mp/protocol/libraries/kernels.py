@@ -266,6 +266,7 @@ class KernelLaunch(LibraryRequest, frozen=True):
     """Launch a kernel."""
 
     name: ClassVar = "launch"
+    moves: ClassVar = False  # how much of the arrays its kernel reads and writes is not known
     rules: ClassVar = (_fills_its_parameters, _has_true_maps, _has_room)
     kernel: KernelOf
     inputs: Annotated[list[Operand], reads("*_", dtype="_"), Meta(max_length=MAX_PARAMETERS)]
@@ -301,10 +302,6 @@ class KernelLaunch(LibraryRequest, frozen=True):
     def given(self) -> list[Any]:
         """The arrays, in the order of `kinds`."""
         return [*self.inputs, *self.outputs, *self.changed]
-
-    def moved_bytes(self) -> int:
-        """Return 0: how much of the arrays a kernel reads and writes is not known."""
-        return 0
 
     def addressed(self) -> Iterator[tuple[int, Any]]:
         """Return offset and array of each parameter that is an address."""

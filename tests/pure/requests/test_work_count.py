@@ -136,12 +136,13 @@ def test_a_device_that_works_by_itself_is_timed_by_traces_alone() -> None:
         name="blas.gemm", watched=0, kernel=lambda _: "", work=lambda _: (600, 80), work_count=count
     )
     peer = SimpleNamespace(session=SimpleNamespace(number=1))
-    taken: list[list[GpuTime]] = [[GpuTime(1, 10, 40)], [], [GpuTime(1, 60, 50)], [GpuTime(1, 120, 7)]]
+    took: list[list[int]] = [[40], [], [50], [7], [9]]
+    taken = [[GpuTime(1, 10, ns) for ns in each] for each in took]
     times = (SimpleNamespace(measured=lambda found=found: found) for found in taken)
     ring = RecordWriter(memoryview(bytearray(RING_BYTES)), 1, 1)
     recorder = TimelineRecorder(ring, lambda: cast("Any", next(times)))
     wrong = errors.InvalidRequest("wrong")
-    for error in (None, None, wrong, None):
+    for begun_ns, error in ((0, None), (0, None), (0, wrong), (0, None), (1, None)):
         request: Any = SimpleNamespace(
             id=1,
             method=method,
@@ -153,8 +154,9 @@ def test_a_device_that_works_by_itself_is_timed_by_traces_alone() -> None:
             arguments=(0,),
             has_stepped=False,
         )
-        recorder.begin(request)
+        recorder.begin(request, begun_ns)
         assert isinstance(request.recorded, RecordedRequest)
+        request.recorded.add(10**9, 10**9)  # what a program's steps declare is theirs
         recorder.end(request, request.recorded, error, 10**6)
     assert BoardReader(view).work() == {"blas.gemm": WorkCounts(2, 47, 1200, 160)}
 
