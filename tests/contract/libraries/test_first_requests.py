@@ -43,6 +43,7 @@ FIRST: Final[dict[str, Callable[[atomr_mp.Device], Any]]] = {
     "solver": _on_square(lambda device, a: device.solver.solve(a, a)),
     "sparse": lambda device: device.sparse.csr(tuple(map(device.put, ([1.0], [0], [0, 1]))), (1, 1)),
     "tensor": _on_square(lambda device, a: device.tensor.einsum("ij,jk->ik", a, a)),
+    "dnn": _on_square(lambda device, a: device.dnn.softmax(a)),
     "program": _program,
     "kernels": lambda device: device.kernels.compile('extern "C" __global__ void k() {}').result(DEADLINE_S),
 }
