@@ -25,7 +25,7 @@ LOCAL: Final[dict[str, str]] = {
     "test_a_collective_as_a_step": "what a step computes is the worker's; drawn programs are run",
     **dict.fromkeys(
         (
-            "test_calls_that_wait_for_each_other_end_by_a_deadline",
+            "test_of_calls_that_wait_for_each_other_one_is_refused",
             "test_many_clients_over_shared_refs_never_stand_still",
             "test_a_session_sees_only_its_own_worlds",
             "test_devices_of_the_pool_and_numbers_of_numpy_name_a_world_and_its_ranks",

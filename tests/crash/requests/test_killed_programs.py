@@ -101,6 +101,7 @@ def test_a_run_that_waits_for_a_worker_tells_it_the_program(ledger: Ledger) -> N
 FIRST: Final[dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]]] = {
     "blas": (lambda device, a: device.blas.gemm(a, a), lambda a: a @ a),
     "blas_lt": (lambda device, a: device.blas_lt.matmul(a, a), lambda a: a @ a),
+    "dnn": (lambda device, a: device.dnn.relu(a), lambda a: np.maximum(a, 0.0)),
     "elementwise": (lambda device, a: device.elementwise.multiply(a, a), lambda a: a * a),
     "fft": (lambda device, a: device.fft.rfft2(a), np.fft.rfft2),
     "rng": (lambda device, a: device.rng.uniform(a, low=2.0, high=2.0), lambda a: np.full_like(a, 2.0)),
