@@ -84,7 +84,7 @@ def test_a_generator_that_is_closed_hides_nothing() -> None:
 def test_only_methods_of_worlds_are_looked_behind(world: int | None) -> None:
     """The traceback is that of the exception; another pool's errors come as they are."""
     run: Any = SimpleNamespace(
-        method=SimpleNamespace(name="A.b", world=world, meaning=lambda _raised: None), requests=()
+        method=SimpleNamespace(name="A.b", world=world, meaning=lambda _raised: None, is_ours=False), requests=()
     )
     error = explain(run, caught(in_finally(MISMATCH)))
     if world is None:
