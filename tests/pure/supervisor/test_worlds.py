@@ -317,7 +317,7 @@ def test_without_a_descriptor_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "eventfd", scarce)
     with pytest.raises(OSError, match="Too many"):
         stage.keeper.starting(0, 1)
-    assert descriptors() == before
+    assert descriptors() <= before  # what earlier tests have left may end meanwhile
     assert len(stage.keeper.descriptors) == 1
     stage.close()
 
@@ -827,7 +827,7 @@ def test_a_device_of_two_worlds_is_a_member_of_both() -> None:
         "rank 0 (device 1) is lost: it has crashed",
     ]
     worlds.free()
-    assert descriptors() == before
+    assert descriptors() <= before  # what earlier tests have left may end meanwhile
 
 
 def test_why_a_world_waits_is_an_event() -> None:
