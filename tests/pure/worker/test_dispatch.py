@@ -44,6 +44,7 @@ from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.off_loop.threads import ActorThreads
 from atomr_mp_workers.requests.peers import Peer, Peers
 from atomr_mp_workers.requests.request import Request
+from tests.own_threads import OwnThreads
 from tests.support import Edges, settled
 
 NEVER_NS = 2**62
@@ -121,7 +122,9 @@ class Worker:
             for name, each in self.methods.items()
             if each.batch
         }
-        on_threads = self._on_threads = ActorThreads("Logged", threads, device)
+        self.own_threads = OwnThreads()
+        with self.own_threads.started():
+            on_threads = self._on_threads = ActorThreads("Logged", threads, device)
         by_method = {name: on_threads for name, each in self.methods.items() if each.thread}
         self.dispatcher = Dispatcher(self.envelope, self.completions, device, by_method, batched, lambda: None, board)
         self.peers = Peers(Window(100, 2**20), store)
@@ -179,6 +182,7 @@ class Worker:
     def close(self) -> None:
         """Close what it has of descriptors, and end its threads."""
         self._on_threads.close()
+        self.own_threads.join()
         for stream in self.streams:
             stream.close()  # its thread writes the descriptor after each piece of work
         self.woken.close()

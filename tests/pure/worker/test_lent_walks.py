@@ -197,7 +197,8 @@ class Walk:
             for name in ("write_on_stream", "read_on_stream"):
                 worker.methods[f"Logged.{name}"].stream = stream
             worker.envelope.gangs = Letting()  # type: ignore[misc]
-            threads = ActorThreads("world", 1, worker.device, Parts(ranks))
+            with worker.own_threads.started():
+                threads = ActorThreads("world", 1, worker.device, Parts(ranks))
             self._threads.append(threads)
             worker.dispatcher.add_runner("Logged.gather", threads)
             worker.dispatcher._threads["Logged.reduce"] = threads

@@ -41,6 +41,7 @@ from atomr_mp_workers.worlds.order.files import WorldFiles
 from atomr_mp_workers.worlds.running.batched_method import GangBatchedMethod
 from atomr_mp_workers.worlds.running.gang_queue import GangQueue
 from atomr_mp_workers.worlds.running.world_thread import WorldThread, _patient
+from tests.own_threads import OwnThreads
 from tests.support import settled
 from tests.world_files import WorldSupply
 
@@ -128,7 +129,9 @@ class Member:
             """Watch nothing."""
 
         bell = self.files.thread_bell(rank, 1)
-        self.thread = WorldThread("tp", self.queue, device, watch, watch, bell, self.completions.look_here)
+        self._own_threads = OwnThreads()
+        with self._own_threads.started():
+            self.thread = WorldThread("tp", self.queue, device, watch, watch, bell, self.completions.look_here)
         self.sent: list[control.FromWorker] = []
         self.meetings: list[tuple[str, int]] = []
         meeting = SimpleNamespace(
@@ -198,6 +201,7 @@ class Member:
     def close(self) -> None:
         """End the thread, and close what it has of descriptors."""
         self.thread.close()
+        self._own_threads.join()
         self.files.close()
         os.close(self.completions.descriptor)
 
