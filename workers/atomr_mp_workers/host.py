@@ -514,7 +514,6 @@ class Host:
                     raise errors.Overloaded(NO_DESCRIPTOR)
                 memory = self._store.device.open_client_slab(order.nbytes, descriptor)
             except errors.AtomrError as error:
-                self._log.error("slab %d of session %d: %s", order.slab, order.number, error)
                 self._store.not_mapped(order.number, order.slab, str(error))
             else:
                 self._store.add_client_slab(order.number, order.slab, memory)

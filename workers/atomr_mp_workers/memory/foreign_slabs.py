@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -76,10 +75,6 @@ class ForeignSlabs:
     def _take(self, opened: _Opened) -> None:
         order = opened.order
         if isinstance(opened.memory, errors.AtomrError):
-            _LOG.error("slab %d of session %d: %s", order.slab, order.number, opened.memory)
             self._store.not_mapped(order.number, (order.device, order.generation, order.slab), str(opened.memory))
         else:
             self._store.add_foreign_slab(order.number, order.device, order.generation, order.slab, opened.memory)
-
-
-_LOG: Final = logging.getLogger("atomr_mp.worker")

@@ -9,6 +9,7 @@ Requests may allocate, share and claim on any thread; methods that do not say so
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -25,6 +26,8 @@ from atomr_mp_workers.memory.ref_opener import RefOpener
 from atomr_mp_workers.memory.shares import Shares
 from atomr_mp_workers.memory.slabs import SlabKeeper, SlabTable, StartedWork
 from atomr_mp_workers.memory.workspaces import Workspaces
+
+_LOG: Final = logging.getLogger("atomr_mp.worker")
 
 
 @checks.owned(but={"tidy", "statistics"})
@@ -247,10 +250,13 @@ class Store:
         return (slab.device, slab.generation, slab.slab) in holder.foreign_slabs
 
     def not_mapped(self, number: int, slab: SlabNumber | tuple[int, int, SlabNumber], reason: str) -> None:
-        """Keep why a session's memory could not be mapped, for the requests that use it."""
+        """Keep why a session's memory could not be mapped, for the requests that use it; log it the first time."""
         holder = self._holders.get(number)
-        if holder is not None and not holder.gone:
-            holder.unmapped[slab] = reason
+        if holder is None or holder.gone:
+            return
+        if slab not in holder.unmapped:
+            _LOG.error("slab %s of session %d could not be mapped: %s", slab, number, reason)
+        holder.unmapped[slab] = reason
 
     def incarnation_over(self, device: int, generation: int) -> None:
         """Forget the memory of another process that has ended; slabs lent to it are for its successor."""
