@@ -153,6 +153,7 @@ class Pool:
 
         Raises:
             PoolLost: The pool has ended, or this client was closed.
+            ConfigurationError: This process has no file descriptor left.
         """
         self._client.check()
         if self._ask is not None:

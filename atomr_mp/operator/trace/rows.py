@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from atomr_mp.protocol.board import PlaceKind
 from atomr_mp.protocol.timeline import Begun, Ended, GpuTime, Record, SpanKind, Spanned
+from atomr_mp.protocol.words import rate
 
 CLIENTS: Final = 100_000
 """Added to a session's number, the `pid` of a client's row; that of a device's is its index and 1."""
@@ -320,9 +321,9 @@ def _span(pid: int, tid: int, name: str, started_ns: int, end_ns: int, facts: Ev
 
 def _rates(flops: int, nbytes: int, took_ns: int) -> Event:
     """Return operations and bytes a second, in thousands of millions, by four digits, as far as they tell something."""
-    counts = {"gflops": flops, "gbytes_per_s": nbytes}
-    rates = {name: count / max(took_ns, 1) for name, count in counts.items()}
-    return {name: float(f"{rate:.4g}") for name, rate in rates.items() if rate >= LEAST_RATE}
+    seconds = max(took_ns, 1) / 1e9
+    rates = {"gflops": rate(flops, seconds), "gbytes_per_s": rate(nbytes, seconds)}
+    return {name: found for name, found in rates.items() if found >= LEAST_RATE}
 
 
 def _items(count: int) -> Event:

@@ -243,12 +243,8 @@ class LibraryMethod(Method):
         """Return the figures of the declaration, reckoned once for requests that differ in nothing but their arrays."""
         request, known = arguments[:2]
         if not known.work:
-            try:
-                flops, nbytes = self._declared(request)
-                nbytes += sum([each.nbytes for each in known.left_out.values()])
-                known.work[:] = max(0, min(flops, MAX_U64)), max(0, min(nbytes, MAX_U64))
-            except Exception:  # noqa: BLE001 - a request that no figures fit goes without
-                known.work[:] = 0, 0
+            left_out = sum([each.nbytes for each in known.left_out.values()])
+            known.work[:] = _bounded(lambda: self._declared(request), left_out)
         return known.work[0], known.work[1]
 
     def kernel(self, arguments: tuple[Any, ...]) -> str:
@@ -491,7 +487,13 @@ class LaidOut(Operand):
 
 def declared_work(request: LibraryRequest) -> tuple[int, int]:
     """Return the arithmetic operations that a request declares, and the bytes that it reads and writes at least."""
+    return _bounded(lambda: (request.flops(), request.moved_bytes()))
+
+
+def _bounded(declared: Callable[[], tuple[int, int]], more_bytes: int = 0) -> tuple[int, int]:
+    """Return declared operations and bytes, as records have room for them; zeros for a request that no figures fit."""
     try:
-        return max(0, min(request.flops(), MAX_U64)), max(0, min(request.moved_bytes(), MAX_U64))
-    except Exception:  # noqa: BLE001 - a request that no figures fit goes without
+        flops, nbytes = declared()
+    except Exception:  # noqa: BLE001 - it goes without
         return 0, 0
+    return max(0, min(flops, MAX_U64)), max(0, min(nbytes + more_bytes, MAX_U64))
