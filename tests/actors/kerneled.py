@@ -108,8 +108,9 @@ class Kerneled(Actor):
     """Has kernels of its own."""
 
     def setup(self, context: Context) -> None:
-        """Keep the libraries."""
+        """Keep the libraries, and the module whose arrays they take."""
         self._libraries = context.libraries
+        self._xp: Any = np if context.backend == "host" else __import__("cupy")
 
     @method
     def empty(self) -> None:
@@ -129,7 +130,8 @@ class Kerneled(Actor):
     def add_here(self, a: Any, b: Any) -> Any:
         """Compile in the actor, launch there, and record a program of a launch."""
         module = self._libraries.kernels.compile(SOURCE)
-        out, twice = np.zeros_like(a), np.zeros_like(a)
+        a, b = self._xp.asarray(a), self._xp.asarray(b)
+        out, twice = self._xp.zeros_like(a), self._xp.zeros_like(a)
         module["add"](a, b, out, a.size, grid=1, block=a.size, out=out)
         with self._libraries.program() as p:
             p.kernels.launch(module["add"], out, out, twice, a.size, grid=1, block=a.size, out=twice)

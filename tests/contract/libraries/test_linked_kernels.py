@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -16,7 +17,7 @@ from atomr_mp_workers.compiling.compiler import Compiler
 from atomr_mp_workers.compiling.compiler_process import confines
 from atomr_mp_workers.compiling.jobs import CodeKind, CompileJob
 from atomr_mp_workers.compiling.limits import CompileLimits
-from tests.support import ACTORS, DEADLINE_S, Ledger
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger
 
 TRIPLE: Final = "__device__ float triple(float x) { return 3 * x; }"
 ADD: Final = "__device__ float more(float x) { return x + 1; }"
@@ -36,9 +37,10 @@ def codes() -> dict[str, bytes]:
     if toolkit is None or toolkit.nvjitlink is None:
         pytest.skip("NVRTC or nvJitLink is not installed")
     compiler = Compiler(toolkit, None, CompileLimits(idle=False), confined=confines())
+    of_device = "80" if BACKEND == "host" else capability()
 
     def made(source: str, kind: CodeKind) -> bytes:
-        job = CompileJob(source, "compute_80" if kind is CodeKind.PTX else "sm_80", kind, options=("-rdc=true",))
+        job = CompileJob(source, "compute_80" if kind is CodeKind.PTX else f"sm_{of_device}", kind, options=("-rdc=true",))
         return compiler.submit(job, time.monotonic() + DEADLINE_S).result().code.code
 
     try:
@@ -50,6 +52,12 @@ def codes() -> dict[str, bytes]:
         }
     finally:
         compiler.close()
+
+
+def capability() -> str:
+    """Return the GPU's compute capability, times ten: CUBINs are of one."""
+    asked = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", "--id=0"]
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip().replace(".", "")
 
 
 @pytest.fixture(scope="module")

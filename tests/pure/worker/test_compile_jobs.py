@@ -299,6 +299,18 @@ def test_the_latest_toolkit_that_the_driver_bears_is_found_with_its_own_headers(
     assert find(places=[]) is None
 
 
+def test_headers_are_those_with_cccl_if_there_are_some(tmp_path: Path) -> None:
+    """Those of half precision and cooperative groups include it; wheels may be installed without."""
+    installation(tmp_path / "nvidia", 13, 13010, wheels=True)
+    installation(tmp_path / "cuda", 13, 13000)
+    (tmp_path / "cuda/include/cccl/nv").mkdir()
+    (tmp_path / "cuda/include/cccl/nv/target").touch()
+    found = find(places=[wheels_of(tmp_path / "nvidia"), installed_at(tmp_path / "cuda")])
+    assert found
+    assert found.nvrtc == tmp_path / "nvidia/cu13/lib/libnvrtc.so.13"
+    assert found.includes == (tmp_path / "cuda/include", tmp_path / "cuda/include/cccl")
+
+
 def test_another_build_or_another_header_is_another_toolkit(tmp_path: Path) -> None:
     """The digest is part of every key. CCCL, which is installed by itself, has its headers in folders of folders."""
     installation(tmp_path / "cuda", 13, 13010)

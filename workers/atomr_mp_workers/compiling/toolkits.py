@@ -115,7 +115,8 @@ def _in_place(place: ToolkitPlace, major: int, others: Iterable[ToolkitPlace]) -
         return None
     path, version = builtins
     nvjitlink = _library([place, *others], f"libnvJitLink.so.{major}")
-    includes = next(filter(None, (_includes(each, major) for each in [place, *others])), ())
+    headers = list(filter(None, (_includes(each, major) for each in [place, *others])))
+    includes = next(filter(_are_whole, headers), headers[0] if headers else ())
     libraries = [each for each in (nvrtc, path, nvjitlink) if each is not None]
     return Toolkit(version, nvrtc, path, nvjitlink, includes, _digest(libraries, includes))
 
@@ -143,6 +144,11 @@ def _includes(place: ToolkitPlace, major: int) -> tuple[Path, ...]:
         if _headers_major(runtime) == major:
             return tuple(each.resolve() for each in (runtime, *others) if each.is_dir())
     return ()
+
+
+def _are_whole(folders: Iterable[Path]) -> bool:
+    """Return whether CCCL is among headers, which those of half precision and of cooperative groups include."""
+    return any((folder / "nv/target").is_file() for folder in folders)
 
 
 def _headers_major(folder: Path) -> int | None:
