@@ -12,6 +12,10 @@ time from the error that says that a rank's context is lost. `refused_us` is the
 rank's end until the caller of the call that it ran has the error, and `refused_to_call` its median beside an empty call
 on a thread. `raised_ms` is the time of a call whose last rank raises while the others wait for it, which ends the
 epoch.
+
+`--under-load COUNT` measures that alone, with three clients of each device that have eight calls in flight each: so
+many kills and poisons in turn, on GPUs. `--engine nccl` takes the other engine, with spares. `gpu_mib` is what the
+devices' memory in use has grown by, and `shm` the files in /dev/shm that are new behind the pool's end.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ import os
 import select
 import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -33,8 +39,14 @@ from typing import Any, Final
 
 import atomr_mp
 from atomr_mp import errors
+from scripts.benchmarks.standalone.loaded_failover import Clients, summary
 
 ACTORS: Final = Path(__file__).parents[1] / "processes" / "world_actor.py"
+LOADED: Final = ACTORS.with_name("loaded_actor.py")
+LOAD: Final = (3, 8, 0)
+"""Clients of each device, calls in flight of each, each how manieth is large."""
+FORMED_S: Final = 4.0
+"""How long NCCL's communicators with a new standby take; they are shown nowhere."""
 CALLS: Final = 300
 KIB: Final = 256
 """Elements of four bytes in a KiB."""
@@ -45,16 +57,17 @@ GPUS: Final = Path("/proc/driver/nvidia/gpus")
 
 
 @contextlib.contextmanager
-def started(ranks: int, standby: str = "none") -> Iterator[atomr_mp.Pool]:
-    """Give a pool with a world of so many ranks."""
+def started(ranks: int, standby: str = "none", engine: str = "", more: tuple[str, ...] = ()) -> Iterator[atomr_mp.Pool]:
+    """Give a pool with a world of so many ranks, of an engine with spares if one is named, and with more actors."""
+    by_engine = {"engine": engine, "spares": True} if engine else {}
     with (
         tempfile.TemporaryDirectory(prefix="atomr-mp-worlds-", dir="/tmp") as folder,
         atomr_mp.start(
-            actors=[f"{ACTORS}:Gang", f"{ACTORS}:Beside"],
+            actors=[f"{ACTORS}:Gang", f"{ACTORS}:Beside", *more],
             **_devices(ranks),
             run_dir=Path(folder) / "run",
             standby=standby,
-            worlds={"w": {"devices": list(range(ranks)), "actors": ["Gang"]}},
+            worlds={"w": {"devices": list(range(ranks)), "actors": ["Gang"], **by_engine}},
             max_restarts=10_000,
             max_suspicions=0,
         ) as pool,
@@ -225,6 +238,65 @@ def poisons(count: int) -> dict[str, Any]:
     return {"poisoned_ms": spread(took), "poisoned_p90_ms": round(p(took, 0.9), 3)}
 
 
+def under_load(count: int, engine: str) -> dict[str, Any]:
+    """Measure kills and poisons of a member that serves other clients besides, and what they leave."""
+    took: dict[str, list[float]] = {"killed_since_sign_ms": [], "killed_ms": [], "poisoned_ms": []}
+    shm = {each.name for each in Path("/dev/shm").iterdir()}
+    with started(2, "hot", engine, (f"{LOADED}:OnGpu",)) as pool, contextlib.ExitStack() as stack:
+        gang, single = pool.world("w").actor("Gang"), pool.actor("Beside", device=1)
+        load = [Clients(pool.run_dir, "OnGpu", *LOAD, device) for device in (0, 1)]
+        for each in load:
+            stack.callback(each.close)
+            each.ready()
+        before: list[int] = []
+        for turn in range(2 * count + 2):
+            _calm(pool)
+            time.sleep(FORMED_S if engine else 0.0)
+            gang.meet().result(DEADLINE_S)
+            if turn == 2:  # the first two load what a first loss loads
+                took = {name: [] for name in took}
+                before = _used_mib()
+            if turn % 2:
+                assert isinstance(single.poison().exception(DEADLINE_S), errors.ContextPoisoned)
+                began = seen = time.perf_counter()
+            else:
+                pid = pool.devices[1].pid
+                assert pid
+                with _sign(pid) as sign:
+                    began = time.perf_counter()
+                    os.kill(pid, signal.SIGKILL)
+                    sign.poll()
+                    seen = time.perf_counter()
+            gang.meet().result(DEADLINE_S)
+            now = time.perf_counter()
+            if turn % 2:
+                took["poisoned_ms"].append((now - began) * 1e3)
+            else:
+                took["killed_ms"].append((now - began) * 1e3)
+                took["killed_since_sign_ms"].append((now - seen) * 1e3)
+            gang.reduced(KIB, 1).result(DEADLINE_S)
+            sys.stderr.write(f"{turn}: {(now - seen) * 1e3:.2f} ms\n")
+            for each in load:
+                each.lines(0.0)
+        _calm(pool)
+        time.sleep(FORMED_S)
+        grown = [after - each for after, each in zip(_used_mib(), before, strict=True)]
+        rest = {"gpu_mib": grown, "generation_of_rank_0": pool.devices[0].generation}
+    left = sorted({each.name for each in Path("/dev/shm").iterdir()} - shm)
+    return {
+        "engine": engine or "mailboxes",
+        **{name: summary(each) for name, each in took.items()},
+        **rest,
+        "shm": left,
+    }
+
+
+def _used_mib() -> list[int]:
+    """Return how much of each GPU's memory is in use."""
+    asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return [int(line) for line in subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()]
+
+
 def _calm(pool: atomr_mp.Pool) -> None:
     """Wait until all standbys are ready, and a little longer."""
     while any(device.standby is None for device in pool.devices):
@@ -283,7 +355,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure worlds, on GPUs where there are some.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kills", type=int, default=15)
+    parser.add_argument("--under-load", type=int, metavar="COUNT")
+    parser.add_argument("--engine", default="")
     asked = parser.parse_args()
+    if asked.under_load:
+        print(json.dumps(under_load(asked.under_load, asked.engine), indent=1))
+        return
     result = {
         "date": time.strftime("%Y-%m-%d"),
         "cores": len(os.sched_getaffinity(0)),
