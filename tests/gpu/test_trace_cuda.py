@@ -61,6 +61,6 @@ def test_products_have_the_gpu_s_time(ledger: Ledger, tmp_path: Path, completion
             and each["tid"] != event["tid"]
             and each["args"]["request"] == event["args"]["request"]
         )
-        assert request["ts"] - 50 <= event["ts"]
-        assert event["ts"] + event["dur"] <= request["ts"] + request["dur"] + 50
+        assert request["ts"] <= event["ts"]
+        assert event["ts"] + event["dur"] <= request["ts"] + request["dur"] + 0.002
         assert request["args"]["gflops"] > 0

@@ -39,7 +39,7 @@ from typing import Any, Final
 
 import atomr_mp
 from atomr_mp import errors
-from scripts.benchmarks.standalone.loaded_failover import Clients, summary
+from benchmarks.standalone.loaded_failover import Clients, summary
 
 ACTORS: Final = Path(__file__).parents[1] / "processes" / "world_actor.py"
 LOADED: Final = ACTORS.with_name("loaded_actor.py")

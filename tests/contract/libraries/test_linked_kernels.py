@@ -40,7 +40,9 @@ def codes() -> dict[str, bytes]:
     of_device = "80" if BACKEND == "host" else capability()
 
     def made(source: str, kind: CodeKind) -> bytes:
-        job = CompileJob(source, "compute_80" if kind is CodeKind.PTX else f"sm_{of_device}", kind, options=("-rdc=true",))
+        job = CompileJob(
+            source, "compute_80" if kind is CodeKind.PTX else f"sm_{of_device}", kind, options=("-rdc=true",)
+        )
         return compiler.submit(job, time.monotonic() + DEADLINE_S).result().code.code
 
     try:

@@ -26,6 +26,8 @@ class Card:
 
     def __init__(self) -> None:
         self.now_ms = 1000.0
+        self.doubt_ms = 0.0
+        """Time that the host's clock shows beyond the zero's."""
         self.broken = False
         self.made = 0
 
@@ -59,6 +61,9 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    times = importlib.import_module(MODULE)
+    host = SimpleNamespace(monotonic_ns=lambda: int((found.now_ms + found.doubt_ms) * MS))
+    monkeypatch.setattr(times, "time", host)
     yield found
     sys.modules.pop(MODULE, None)
 
@@ -82,7 +87,20 @@ def test_parts_of_a_run_have_their_own_times_and_streams(card: Card) -> None:
         first_ns = zero_ns + int((began_ms - 1000.0) * MS)
         assert list(run.measured()) == [GpuTime(2, first_ns, 5 * MS), GpuTime(3, first_ns + 5 * MS, 7 * MS)]
         assert list(run.measured()) == []
-    assert card.made == 1 + 4
+    assert card.made == times.TRIES + 4
+
+
+@pytest.mark.parametrize("doubt_ms", [-0.1, 0.0, 0.1])
+def test_no_work_begins_before_it_was_given_or_ends_in_the_future(card: Card, doubt_ms: float) -> None:
+    """Whatever the doubt about the two clocks."""
+    times = importlib.import_module(MODULE)
+    run = times.CudaTimes(times.GpuClock())
+    card.doubt_ms = doubt_ms
+    given_ns = times.time.monotonic_ns()
+    run.begin(stream(0))
+    card.now_ms += 5.0
+    run.end(stream(0))
+    assert list(run.measured()) == [GpuTime(0, given_ns, 5 * MS)]
 
 
 def test_a_run_of_very_many_parts_tells_of_as_many_as_may_be(card: Card) -> None:

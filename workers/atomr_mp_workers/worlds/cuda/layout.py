@@ -64,6 +64,8 @@ WAITING: Final = 20
 """Number of the collective that has waited for a while, 0 if none does."""
 WAITS_IN: Final = 21
 """Two words of what it is."""
+GLANCED: Final = 23
+"""Another number whenever the kernel that waits has looked for the others' headers again, in vain."""
 
 # Codes.
 STOPPED: Final = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from atomr_mp import errors
 from atomr_mp.protocol.world import Signature, WorldPageDamagedError
@@ -26,6 +26,30 @@ if TYPE_CHECKING:
 
 SLACK_NS: Final = 10_000_000_000
 UNLIMITED_NS: Final = 2**62
+
+
+GLANCES: Final = 2
+"""So many times a kernel must have looked for a header in vain behind its sender's end, as looks of the host see it.
+
+What the sender has sent has come by then. The first of these may have been stored before the end, and seen behind it.
+A kernel whose GPU does other processes' work meanwhile does not look at all, however long that takes.
+"""
+
+
+class Vain(NamedTuple):
+    """The glances at a header that has not come, behind its sender's end."""
+
+    waiting: int = 0
+    """The collective."""
+    glanced: int = 0
+    """The number that the kernel has stored by the latest of them."""
+    glances: int = 0
+
+    def after(self, waiting: int, glanced: int) -> Vain:
+        """Return these facts as they are after one more look of the host."""
+        if waiting != self.waiting:
+            return Vain(waiting, glanced)
+        return self if glanced == self.glanced else Vain(waiting, glanced, self.glances + 1)
 
 
 class CudaMeeting:
@@ -58,8 +82,8 @@ class CudaMeeting:
         self._waits: Callable[[bool], object] = bool
         self._shown = 0
         """The collective in which this rank is shown to wait, 0 for none."""
-        self._waiting = 0
-        """The collective that has waited at the last look, behind a peer's end."""
+        self._vain = Vain()
+        """What is known of a collective that waits behind a peer's end."""
         self._error: errors.RequestError | None = None
         """The error of a collective of this gang call."""
         self._cause: tuple[int, str, bool] | None = None
@@ -155,22 +179,21 @@ class CudaMeeting:
             waiting = self._page[places.WAITING]
             self._show(waiting)
             if not waiting or self._cause is not None:
-                self._waiting = 0
+                self._vain = Vain()
                 return
+            glanced = self._page[places.GLANCED]
             for rank, reader in self._peers:
                 try:
                     has_ended = reader.is_open and reader.ended() >= self._sequence
                 except WorldPageDamagedError as damage:
                     self._give_up(rank, f"the memory of rank {rank} is damaged: {damage}")
                     return
-                # What it has sent before its end has come by the next look.
-                if has_ended and self._waiting == waiting:
-                    self._give_up(rank, f"rank {rank} has ended the call without it", diverged=True)
-                    return
                 if has_ended:
-                    self._waiting = waiting
+                    self._vain = self._vain.after(waiting, glanced)
+                    if self._vain.glances >= GLANCES:
+                        self._give_up(rank, f"rank {rank} has ended the call without it", diverged=True)
                     return
-            self._waiting = 0
+            self._vain = Vain()
 
     def _give_up(self, rank: int, cause: str, *, diverged: bool = False) -> None:
         if self._ended() is not None:  # whoever has left for that has ended its call as well, and is not its cause

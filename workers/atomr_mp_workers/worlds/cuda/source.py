@@ -78,6 +78,7 @@ KERNELS: Final = r"""
 #define PAGE_OWN 14
 #define PAGE_WAITING 20
 #define PAGE_WAITS_IN 21
+#define PAGE_GLANCED 23
 #define STOPPED 1
 #define LATE 2
 #define MISMATCH 3
@@ -148,7 +149,7 @@ __device__ void watch(const Call& c, const Layout& at, Shared* sh, u64 s, u32 wa
         u64 to = t->base[r] + at.headers + (t->slot * 2 + parity) * 64ull, up = (u64)flag << 32;
         for (int i = 0; i < 3; i++) put2(to + 16 * i, own[2 * i] | up, own[2 * i + 1] | up);
       }
-  u64 since = now(), bound = t->bound_ns;
+  u64 since = now(), told = 0, bound = t->bound_ns;
   long long glanced = clock64();
   u32 r = lane;
   bool shown = false, compared = false;
@@ -187,11 +188,17 @@ __device__ void watch(const Call& c, const Layout& at, Shared* sh, u64 s, u32 wa
         else if (time - last > LOOK_NS && atomicCAS(&t->looked, last, time) == last) {
           if (((volatile u64*)c.page)[PAGE_STOP] >= t->epoch) report(c, sh, STOPPED, n, s, nullptr);
         }
-        if (!all && blockIdx.x == 0 && !shown && time - since > SHOWN_NS) {
-          ((volatile u64*)c.page)[PAGE_WAITS_IN] = c.first;
-          ((volatile u64*)c.page)[PAGE_WAITS_IN + 1] = (u32)c.second;
-          __threadfence_system();
-          ((volatile u64*)c.page)[PAGE_WAITING] = s;
+        if (!all && blockIdx.x == 0 && time - since > SHOWN_NS) {
+          if (!shown) {
+            ((volatile u64*)c.page)[PAGE_WAITS_IN] = c.first;
+            ((volatile u64*)c.page)[PAGE_WAITS_IN + 1] = (u32)c.second;
+            __threadfence_system();
+            ((volatile u64*)c.page)[PAGE_WAITING] = s;
+          }
+          if (!shown || time - told > LOOK_NS) {  // it depends on what the headers were, so it is stored behind that
+            told = time;
+            ((volatile u64*)c.page)[PAGE_GLANCED] = time;
+          }
           shown = true;
         }
       }
