@@ -85,6 +85,8 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     """Whether it reads and writes its arrays itself."""
     captured: ClassVar[bool] = True
     """Whether CUDA can record it in a graph: it allocates nothing and does not depend on the host."""
+    loops: ClassVar[bool] = False
+    """Whether the host does it by a Python loop, so that small arrays may take long too."""
     answers: ClassVar[bool] = False
     """Whether it answers with a value that is computed on the device, so that it cannot be a step of a program."""
     rest: ClassVar[Rest | None] = None

@@ -95,6 +95,7 @@ class _Blended(LibraryRequest, frozen=True, kw_only=True):
 class _Convolution(_Blended, frozen=True, kw_only=True):
     """Base of convolutions: a window that moves over an image."""
 
+    loops: ClassVar = True
     stride: Window = (1,)
     """How far the window moves: one number, or one for each dimension."""
     padding: Padding = (0,)
@@ -187,6 +188,7 @@ def _products(request: Any, places: tuple[int, ...], window: tuple[int, ...]) ->
 class _Pooling(_Blended, frozen=True, kw_only=True):
     """Base of pooling: a window that moves over an image."""
 
+    loops: ClassVar = True
     rules: ClassVar = (meets_image,)
     kernel_size: Window
     """The window's lengths: one number, or one for each dimension."""
@@ -287,6 +289,7 @@ class ActivationBackward(_Activation, frozen=True):
 class _ResponseNorm(LibraryRequest, frozen=True, kw_only=True):
     """Base of the normalisation by neighbouring channels."""
 
+    loops: ClassVar = True
     types: ClassVar = {"T": FLOATS}
     work: ClassVar = "5 n c space"
     size: Size
@@ -500,6 +503,7 @@ class NormBackward(LibraryRequest, frozen=True):
 class _Attention(LibraryRequest, frozen=True, kw_only=True):
     """Base of attention: softmax(scale·query·keyᵀ + attn_mask)·value for each head, where keys may be left out."""
 
+    loops: ClassVar = True
     types: ClassVar = {"T": FLOATS}
     rules: ClassVar = (shares_heads, has_mask, has_seed, may_be_tf32)
     is_causal: bool = False
@@ -583,6 +587,7 @@ class _Recurrent(LibraryRequest, frozen=True, kw_only=True):
 class _Network(_Recurrent, frozen=True, kw_only=True):
     """Base of what runs such a network."""
 
+    loops: ClassVar = True
     rules: ClassVar = (has_seed, may_be_tf32)
     dropout_p: Probability = 0.0
     """The probability of an output to become 0 on its way to the next layer; others are divided by 1 - dropout_p."""

@@ -39,6 +39,9 @@ from typing import Any, Final
 
 import atomr_mp
 from atomr_mp import errors
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
 from benchmarks.standalone.loaded_failover import Clients, summary
 
 ACTORS: Final = Path(__file__).parents[1] / "processes" / "world_actor.py"

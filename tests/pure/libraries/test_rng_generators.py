@@ -161,7 +161,9 @@ def test_an_output_that_was_left_out_does_not_hide_that_the_data_were_wrong() ->
     allocated = SimpleNamespace(allocate=lambda _holder, _dtype, shape: shape)
     method._context = SimpleNamespace(store=SimpleNamespace(buffers=allocated), holder=lambda: None)
     for read, expected in ((refuse, None), (lambda: None, (3,))):
-        known = Known(None, {"out": Layout.contiguous("float32", (3,))}, lambda _request, read=read: Later(read), [])
+        known = Known(
+            None, {"out": Layout.contiguous("float32", (3,))}, lambda _request, read=read: Later(read), [], []
+        )
         later = method._call(rng.Uniform(), known)
         assert type(later) is Later
         if expected is None:

@@ -278,7 +278,7 @@ def test_a_run_that_fails_reads_what_its_steps_before_have_found(worker: Decidin
     def told(*steps: Any) -> str:
         read.clear()
         way: Any = [*range(len(steps))]
-        plan = preparation.Prepared(list(steps), [], 0, frozenset(), [], 0, {}, GraphTable(), [], [], way, [])
+        plan = preparation.Prepared(list(steps), [], 0, frozenset(), [], 0, {}, GraphTable(), [], [], way, [], 0)
         later = running.started(plan, [])
         with pytest.raises(errors.AtomrError) as raised:
             later.read()

@@ -21,6 +21,7 @@ from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.lazy_library import Import, LazyLibrary
 from atomr_mp_workers.libraries.plans import LibraryPlan, LibraryPlans, Preparer
+from atomr_mp_workers.libraries.weights import check_extents, weight
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.method import Method, Resolve
@@ -44,7 +45,7 @@ class Arrival(NamedTuple):
     recall: Callable[[Any, Holder], Any] | None = None
     admit: Callable[[Any, Holder], None] | None = None
     withdraw: Callable[[Any, Holder], None] | None = None
-    weigh: Callable[[Any], int] | None = None
+    weigh: Callable[[tuple[Any, ...]], int] | None = None
     in_parts: Callable[[Any], bool] | None = None
 
 
@@ -59,6 +60,8 @@ class Known(NamedTuple):
     """The library's method; or `Library.rest`, where sizes and factors of 0 leave nothing else to do."""
     work: list[int]
     """Its operations and its bytes, once they have been asked for."""
+    weight: list[int]
+    """Its weight, likewise."""
 
 
 class LibraryMethod(Method):
@@ -91,7 +94,8 @@ class LibraryMethod(Method):
         self._lazy: Final = library
         self._preparer: Final = library.preparer
         self.stream = self._stream = library.stream
-        self.recall, self.admit, self.withdraw, self.weigh, self.in_parts = arrival
+        self.recall, self.admit, self.withdraw, weigh, self.in_parts = arrival
+        self.weigh = weigh or (None if context.device.asynchronous else self._weighed)
         self.prepares = True
         self.allocates = True
         self._library: Library | None = None
@@ -151,13 +155,14 @@ class LibraryMethod(Method):
     def _checked(self, request: LibraryRequest) -> Known:
         """Check a request, and return the facts that follow from it."""
         request.check()
+        check_extents(request, self._context.store.slabs.quota_bytes)
         return self._facts(request)
 
     def _facts(self, request: LibraryRequest) -> Known:
         if request.is_idle():
             rest = self._not_bound if self._library is None else self._library.rest
-            return Known(None, request.results(), rest, [0, 0])  # it does less than it declares
-        return Known(None if self._planning is None else request.plan_key(), request.results(), self._run, [])
+            return Known(None, request.results(), rest, [0, 0], [0])  # it does less than it declares
+        return Known(None if self._planning is None else request.plan_key(), request.results(), self._run, [], [])
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
         """Return the arrays that the message writes; it has checked itself that they may be."""
@@ -247,6 +252,14 @@ class LibraryMethod(Method):
             known.work[:] = _bounded(lambda: self._declared(request), left_out)
         return known.work[0], known.work[1]
 
+    def _weighed(self, arguments: tuple[Any, ...]) -> int:
+        """Return how much a request is to do, reckoned once for all that have the same message."""
+        request: LibraryRequest = arguments[0]
+        known: Known = arguments[1]
+        if not known.weight:
+            known.weight.append(weight(request))
+        return known.weight[0]
+
     def kernel(self, arguments: tuple[Any, ...]) -> str:
         """Return the name of the kernel that a request launches."""
         request: LibraryRequest = arguments[0]
@@ -278,6 +291,7 @@ class LibraryMethod(Method):
         """Return a step of a program, decoded and checked."""
         request = self._decoder.decode(body, (), resolve)
         request.check()
+        check_extents(request, self._context.store.slabs.quota_bytes)
         return request
 
     def step(self, request: LibraryRequest) -> Callable[[LibraryRequest], Any]:

@@ -441,7 +441,7 @@ class Dispatcher:
         """Put a request, or its next part, on its stream; answer it if it has been done already."""
         completions, nbytes = self._completions, sum([block.nbytes for block, _ in request.borrows])
         if request.method.weigh is not None:
-            nbytes += request.method.weigh(request.arguments[0])
+            nbytes += request.method.weigh(request.arguments)
         completions.begin(request)
         while stream.submit(request, after, nbytes):
             if not request.goes_on:

@@ -77,8 +77,8 @@ class Method(ABC):
     """Called with its first argument after `admit`, if the request is not run, or fails."""
     recall: Callable[[Any, Holder], Any] | None = None
     """Completes its first argument by what its session has sent before; raises a `RequestError` if that is unknown."""
-    weigh: Callable[[Any], int] | None = None
-    """Returns as how many bytes of memory its first argument counts, besides those of its arrays."""
+    weigh: Callable[[tuple[Any, ...]], int] | None = None
+    """Returns as how many bytes of memory its arguments count, besides those of its arrays."""
     in_parts: Callable[[Any], bool] | None = None
     """Returns whether a request with this first argument may give way to others on its stream (`Next.gives_way`), and
     ends between two parts once it has an error to end with (`Request.closing`)."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import program
 from atomr_mp_workers.libraries.kernels.rights import check_program
+from atomr_mp_workers.libraries.weights import UNKNOWN
 from atomr_mp_workers.memory.blocks import Holder
 
 SHORT_BYTES: Final = 2**14
 """Largest definition that is run at once like other small requests: some hundred steps, in a few ms."""
 STEP_WEIGHT: Final = 16
 """Bytes as which each further byte of a definition counts."""
-
-UNKNOWN_BYTES: Final = 2**62
-"""Bytes as which a run counts that may take long: more than any that is done at once."""
 
 
 def recall(request: program.RunProgram, holder: Holder) -> program.RunProgram:
@@ -54,14 +52,15 @@ def _recalled(request: program.RunProgram, holder: Holder) -> program.RunProgram
     return request
 
 
-def weigh(request: program.RunProgram) -> int:
-    """Return the bytes that the steps count for: many steps hold up the loop, however small they are.
+def weigh(arguments: tuple[Any, ...]) -> int:
+    """Return the bytes that a run's steps count for: many steps hold up the loop, however small they are, as does one.
 
     Nobody knows how many rounds a loop will do.
     """
-    if request.varies:
-        return UNKNOWN_BYTES
-    return STEP_WEIGHT * max(0, len(request.program) - SHORT_BYTES)
+    request, _, plan = arguments
+    if request.varies or plan.has_failed:
+        return UNKNOWN
+    return STEP_WEIGHT * max(0, len(request.program) - SHORT_BYTES) + int(plan.get().weight)
 
 
 def is_in_parts(request: program.RunProgram) -> bool:

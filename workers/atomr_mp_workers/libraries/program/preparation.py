@@ -22,6 +22,7 @@ from atomr_mp_workers.libraries.program.block_checks import PreparedBlock, passa
 from atomr_mp_workers.libraries.program.course import Instruction, instructions
 from atomr_mp_workers.libraries.program.graphs import COPIED_BYTES, GraphTable, Refusal
 from atomr_mp_workers.libraries.program.views import SlotView, placed
+from atomr_mp_workers.libraries.weights import weight
 from atomr_mp_workers.memory.arrays import DeviceArray
 
 
@@ -69,6 +70,8 @@ class Prepared(NamedTuple):
     """The way through the steps."""
     blocks: list[PreparedBlock]
     """Branches and loops."""
+    weight: int
+    """The weight of the heaviest step."""
 
 
 class Preparation:
@@ -117,7 +120,10 @@ class Preparation:
         clears = self._unwritten(steps, passages(definition, requests, found))
         way = instructions(definition.blocks, len(steps))
         copied = self._copied()
-        return Prepared(steps, temporaries, end, apart, returns, first, copied, graphs, clears, [], way, found)
+        heaviest = max((weight(step.request) for step in steps), default=0)
+        return Prepared(
+            steps, temporaries, end, apart, returns, first, copied, graphs, clears, [], way, found, heaviest
+        )
 
     def _unwritten(self, steps: Sequence[PreparedStep], passed: Sequence[Any]) -> list[int]:
         """Return the temporaries that are read, or returned, before surely all of that was written.
