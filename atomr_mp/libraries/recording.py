@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
@@ -11,21 +10,20 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.libraries.base import lengths
 from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.keywords import checks_names
-from atomr_mp.protocol.layout import Index, Layout
+from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import blocks
 from atomr_mp.protocol.libraries import program as messages
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.coverage import Coverage
 from atomr_mp.protocol.libraries.world import WORLD
 from atomr_mp.protocol.refs import Operand, WireRef
+from atomr_mp.protocol.views import ArrayViews
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 
-@checks_names
-class ProgramArray(Operand):
+class ProgramArray(ArrayViews):
     """An array of a program, or a view of one. Its memory exists only during a run.
 
     Args:
@@ -59,27 +57,8 @@ class ProgramArray(Operand):
             "run's result is a ref"
         )
 
-    def __getitem__(self, index: Index | tuple[Index, ...]) -> ProgramArray:
-        return self._view(self.layout.indexed(index))
-
-    def reshape(self, *shape: int) -> ProgramArray:
-        """Return a view of another shape; see `GpuRef.reshape`."""
-        return self._view(self.layout.reshaped(shape))
-
-    def transpose(self, *axes: int) -> ProgramArray:
-        """Return a view with the dimensions in another order; see `GpuRef.transpose`."""
-        return self._view(self.layout.transposed(axes or None))
-
-    @property
-    def T(self) -> ProgramArray:  # noqa: N802 - as in NumPy
-        """The transpose."""
-        return self.transpose()
-
-    def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> ProgramArray:
-        """Return a view of any shape and strides; see `GpuRef.as_strided`."""
-        return self._view(self.layout.strided(shape, strides, operator.index(offset)))
-
-    def _view(self, layout: Layout) -> ProgramArray:
+    def of_layout(self, layout: Layout) -> ProgramArray:
+        """Return a view with another layout in its slot."""
         return ProgramArray(self.program, self.slot, layout)
 
 

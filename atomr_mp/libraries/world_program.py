@@ -21,10 +21,11 @@ from atomr_mp.client.worlds import ref_checks
 from atomr_mp.libraries.program import Program
 from atomr_mp.libraries.recording import ProgramArray
 from atomr_mp.protocol.keywords import checks_names
-from atomr_mp.protocol.layout import Index
+from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.program import RunProgram, anywhere
 from atomr_mp.protocol.refs import Operand, WireRef
+from atomr_mp.protocol.views import ArrayViews
 
 if TYPE_CHECKING:
     from atomr_mp.client.worlds.gang_reply import GangReply
@@ -33,7 +34,7 @@ Submit = Callable[[Sequence[RunProgram], float | None], "GangReply"]
 """Sends the runs of all ranks, with a deadline."""
 
 
-class RankRefs(Operand):
+class RankRefs(ArrayViews):
     """One ref for each rank, as a program of a world uses them.
 
     Args:
@@ -62,25 +63,10 @@ class RankRefs(Operand):
             f"{self!r} is given where one ref belongs: it is for steps and inputs of programs of its world; give a ref"
         )
 
-    def __getitem__(self, index: Index | tuple[Index, ...]) -> RankRefs:
-        return RankRefs([ref[index] for ref in self.refs])
-
-    def reshape(self, *shape: int) -> RankRefs:
-        """Return views of another shape; see `GpuRef.reshape`."""
-        return RankRefs([ref.reshape(*shape) for ref in self.refs])
-
-    def transpose(self, *axes: int) -> RankRefs:
-        """Return views with the dimensions in another order; see `GpuRef.transpose`."""
-        return RankRefs([ref.transpose(*axes) for ref in self.refs])
-
-    @property
-    def T(self) -> RankRefs:  # noqa: N802 - as in NumPy
-        """The transposes."""
-        return self.transpose()
-
-    def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> RankRefs:
-        """Return views of any shape and strides; see `GpuRef.as_strided`."""
-        return RankRefs([ref.as_strided(shape, strides, offset) for ref in self.refs])
+    def of_layout(self, layout: Layout) -> RankRefs:
+        """Return views that lie to each ref as a layout does to that of rank 0."""
+        beyond = layout.offset - self.layout.offset
+        return RankRefs([ref.of_layout(layout.at(ref.layout.offset + beyond)) for ref in self.refs])
 
 
 class Ranks:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from atomr_mp.client.memory.leases import Lease
 from atomr_mp.protocol.declaration.factors import Scalar
-from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import LibraryRequest
-from atomr_mp.protocol.refs import Operand
+from atomr_mp.protocol.views import ArrayViews
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-class BufferRef(Operand):
+class BufferRef(ArrayViews):
     """A ref, as its operators and its memory see it."""
 
     _buffers: RefMemory
@@ -26,10 +25,6 @@ class BufferRef(Operand):
 
     def is_of(self, buffers: RefMemory) -> bool:
         """Whether it belongs to this client."""
-        raise NotImplementedError
-
-    def of_layout(self, layout: Layout) -> Self:
-        """Return a ref to the same memory, with another layout in its slab."""
         raise NotImplementedError
 
     def item(self, *index: int) -> bool | complex:

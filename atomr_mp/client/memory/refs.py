@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast
 
@@ -16,7 +15,7 @@ from atomr_mp.client.memory.ref_memory import RefMemory
 from atomr_mp.protocol import amounts, dtypes, token
 from atomr_mp.protocol.codec import Bytes16, Codec, Message
 from atomr_mp.protocol.keywords import checks_names
-from atomr_mp.protocol.layout import Index, Layout
+from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.memory import MAX_SHARE_S
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.refs import WireRef
@@ -110,47 +109,6 @@ class GpuRef(ArrayMethods):
     def of_layout(self, layout: Layout) -> GpuRef:
         """Return a ref to the same memory, with another layout in its slab."""
         return GpuRef(self._buffers, self.lease, self.slab, layout)
-
-    # --- views on the device ---------------------------------------------------------------------------------------
-
-    def __getitem__(self, index: Index | tuple[Index, ...]) -> GpuRef:
-        return self.of_layout(self.layout.indexed(index))
-
-    def reshape(self, *shape: int | Sequence[int]) -> GpuRef:
-        """Return a ref of another shape to the same elements; one length may be -1.
-
-        Raises:
-            ValueError: Another number of elements, or it would need a copy.
-        """
-        return self.of_layout(self.layout.reshaped(_integers("shape", shape)))
-
-    def transpose(self, *axes: int | Sequence[int]) -> GpuRef:
-        """Return a ref with the dimensions in another order, by default reversed.
-
-        Raises:
-            ValueError: `axes` does not name each dimension once.
-        """
-        return self.of_layout(self.layout.transposed(_integers("axes", axes) if axes else None))
-
-    @property
-    def T(self) -> GpuRef:  # noqa: N802 - as in NumPy
-        """The transpose."""
-        return self.transpose()
-
-    def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> GpuRef:
-        """Return a ref of any shape and strides to memory of this one.
-
-        Args:
-            shape: Lengths of its dimensions.
-            strides: Bytes from one element to the next, by dimension; 0 repeats an element, and may only be read.
-            offset: Bytes from this ref's first element to that of the new one.
-
-        Raises:
-            InvalidRequest: Strides do not belong to the shape, or do not lie on elements.
-            GpuRefOutOfExtent: It would leave the memory between this ref's first and last byte.
-        """
-        at = amounts.whole("offset", offset, -amounts.MOST)
-        return self.of_layout(self.layout.strided(_integers("shape", (shape,)), _integers("strides", (strides,)), at))
 
     # --- its content -----------------------------------------------------------------------------------------------
 
@@ -359,16 +317,6 @@ def read_shared(shared: bytes, epoch: bytes) -> tuple[SharedRef, int, int]:
 def write_shared(message: SharedRef) -> bytes:
     """Return the bytes of the shared content."""
     return _SHARED.encode(message)
-
-
-def _integers(name: str, given: tuple[int | Sequence[int], ...]) -> list[int]:
-    """Return integers that were given one by one, or in a sequence.
-
-    Raises:
-        InvalidRequest: One is no integer.
-    """
-    items = given[0] if len(given) == 1 and isinstance(given[0], Sequence) else given
-    return [amounts.whole(f"{name}[{at}]", item, -amounts.MOST) for at, item in enumerate(items)]
 
 
 _SHARED: Final[Codec[SharedRef]] = Codec(SharedRef, channel="sharing")
