@@ -71,6 +71,13 @@ def faulty(x: Any, *, grid: Any, block: Any) -> None:
     raise KeyError("mine")
 
 
+@host_kernel("deferred")
+def deferred(x: Any, *, grid: Any, block: Any) -> Any:
+    """Return what would write, and is never run."""
+    del grid, block
+    return (x.fill(1) for _ in range(1))
+
+
 @host_kernel("bounded")
 def bounded(x: Any, *, grid: Any, block: Any) -> None:
     """Write the number of blocks."""

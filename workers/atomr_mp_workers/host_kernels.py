@@ -12,6 +12,9 @@ for structures. Arrays that the launch only reads cannot be written. A tensor ma
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
 import threading
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
@@ -49,18 +52,26 @@ def host_kernel(name: str) -> Callable[[F], F]:
     launch. Names are of the whole process.
 
     Args:
-        name: The name, spelt as where it is compiled.
+        name: The name, spelt as where it is compiled, but for blanks.
 
     Raises:
-        InvalidRequest: Another function has that name.
+        InvalidRequest: Another function has that name; or the name is no text; or what is decorated is no function
+            that is done when it returns, as `async def` and generator functions are not.
     """
+    if type(name) is not str:
+        raise errors.InvalidRequest(f"{_HOW}, and the name is a text; this is of type {type(name).__name__}")
+    spelt = _without_blanks(name)
 
     def register(function: F) -> F:
+        _check_function(name, function)
         with _lock:
-            found = _functions.setdefault(name, function)
+            found = _functions.setdefault(spelt, function)
             if (found.__module__, found.__qualname__) != (function.__module__, function.__qualname__):
-                raise errors.InvalidRequest(f"{found.__qualname__} stands for the kernel {name!r} already")
-            _functions[name] = function  # or its module was imported again
+                raise errors.InvalidRequest(
+                    f"{_shown(function)} cannot stand for the kernel {name!r}, since {_shown(found)} does already: "
+                    "names are of the whole process"
+                )
+            _functions[spelt] = function  # or its module was imported again
         return function
 
     return register
@@ -68,8 +79,44 @@ def host_kernel(name: str) -> Callable[[F], F]:
 
 def find(*names: str) -> Callable[..., Any] | None:
     """Return the function that is registered under the first of some names that has one; None if none has."""
-    return next((_functions[name] for name in names if name in _functions), None)
+    return next((_functions[spelt] for spelt in map(_without_blanks, names) if spelt in _functions), None)
 
+
+def is_begun_only(returned: object) -> bool:
+    """Return whether a function has returned what is still to be run: a coroutine or a generator."""
+    return inspect.iscoroutine(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned)
+
+
+def _check_function(name: str, function: Any) -> None:
+    """Check that a function can stand for a kernel.
+
+    Raises:
+        InvalidRequest: It cannot.
+    """
+    if not callable(function) or inspect.isclass(function) or not hasattr(function, "__qualname__"):
+        raise errors.InvalidRequest(f"{function!r:.100} stands for the kernel {name!r}, and is no function: {_HOW}")
+    called = inspect.unwrap(function)
+    asynchronous = inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
+    if asynchronous or inspect.isgeneratorfunction(called):
+        kind = "an `async def`" if asynchronous else "a generator function"
+        raise errors.InvalidRequest(
+            f"{_shown(function)}, which stands for the kernel {name!r}, is {kind}: a launch only calls it, so "
+            "nothing would be done; write a plain function"
+        )
+
+
+def _shown(function: Any) -> str:
+    return f"{function.__qualname__} of {function.__module__}"
+
+
+@functools.lru_cache(1024)
+def _without_blanks(name: str) -> str:
+    """Return a name expression without the blanks that mean nothing, as compilers read it."""
+    return _NO_WORDS.sub(r"\1", " ".join(name.split()))
+
+
+_HOW: Final = '@host_kernel("name") decorates a plain function'
+_NO_WORDS: Final = re.compile(r" ?([^\w ]) ?")
 
 _lock: Final = threading.Lock()
 _functions: Final[dict[str, Callable[..., Any]]] = {}

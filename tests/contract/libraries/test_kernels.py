@@ -662,3 +662,12 @@ def test_the_kernel_is_named_whose_function_raises(device: atomr_mp.Device) -> N
         errors.ActorFailed, match=r"step 1 \(kernels.launch\): .* kernel faulty raised KeyError: 'mine'"
     ):
         p.run().result(DEADLINE_S)
+
+
+@pytest.mark.skipif(BACKEND != "host", reason="a GPU runs the kernel")
+def test_a_function_that_only_begins_fails_its_launch(device: atomr_mp.Device) -> None:
+    """It has returned a generator, which nobody runs."""
+    deferred = device.kernels.compile(EMPTY.replace("k()", "deferred(float* x)")).result(DEADLINE_S)["deferred"]
+    x = ones(device)
+    with pytest.raises(errors.ActorFailed, match="kernel deferred raised TypeError: it has returned a generator"):
+        deferred(x, grid=1, block=1, inout=x).result(DEADLINE_S)

@@ -81,7 +81,10 @@ class HostKernels(KernelLibrary):
         assert function is not None
         try:
             with globals_in_place(module, _variables(module)):
-                function(*arguments, grid=request.grid, block=request.block)
+                returned = function(*arguments, grid=request.grid, block=request.block)
+            if host_kernels.is_begun_only(returned):
+                getattr(returned, "close", lambda: None)()  # else Python warns of it, later and elsewhere
+                raise TypeError(f"it has returned a {type(returned).__name__}, which no launch runs")
         except (errors.AtomrError, MemoryError):
             raise
         except Exception as error:
