@@ -165,13 +165,19 @@ def test_warnings_come_with_the_code(make: Callable[..., Compiler]) -> None:
 def test_a_cached_code_needs_no_process(
     make: Callable[..., Compiler], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In any worker of the user."""
+    """In any worker of the user, from its first answer on."""
     (tmp_path / "cache").mkdir(mode=0o700)
-    job = CompileJob(KERNEL, ARCHITECTURE)
-    first = make(cache=CodeCache(tmp_path / "cache")).submit(job, time.monotonic() + DEADLINE_S).result()
+    job, cache, kept = CompileJob(KERNEL, ARCHITECTURE), CodeCache(tmp_path / "cache"), list[bool]()
+
+    def look(future: Future[Compilation]) -> None:
+        kept.append(cache.get(future.result().key) is not None)
+
+    future = make(cache=cache).submit(job, time.monotonic() + DEADLINE_S)
+    future.add_done_callback(look)
+    first = future.result(DEADLINE_S)
+    assert settled(lambda: kept == [True])
     monkeypatch.setattr(compiler_module, "CompilerProcess", None)
     again = make(cache=CodeCache(tmp_path / "cache"))
-    assert settled(lambda: CodeCache(tmp_path / "cache").get(first.key) is not None), "it is kept after the answer"
     found = again.submit(job, time.monotonic() + DEADLINE_S).result(DEADLINE_S)
     assert found == Compilation(first.code, first.key, cached=True)
     assert not first.cached

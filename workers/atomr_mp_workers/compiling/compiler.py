@@ -153,7 +153,10 @@ class Compiler:
             del work, found
 
     def _run(self, work: CompileWork[Job], toolkit: Toolkit) -> None:
-        """Do a job in a process; the result is there before the process has been taken down, which may take longer."""
+        """Do a job in a process. Its callers are told once the cache has the code, so that nobody has it made again.
+
+        They are told before the process has been taken down, which may take longer.
+        """
         try:
             process = CompilerProcess(work.job, toolkit, self._limits, confined=self._confined)
         except (OSError, errors.ConfigurationError) as error:
@@ -168,14 +171,14 @@ class Compiler:
             outcome: Compilation | BaseException
             try:
                 outcome = Compilation(process.answer(), work.key, cached=False)
+                if self._cache is not None:
+                    self._cache.put(outcome.key, outcome.code)
             except BaseException as error:  # noqa: BLE001 - the callers are told, and the thread goes on
                 outcome = error
             self._end(work, outcome)
             with self._changed:
                 self._running.discard(process)
                 work.process = None
-        if self._cache is not None and isinstance(outcome, Compilation):
-            self._cache.put(outcome.key, outcome.code)
 
     def _watch_deadlines(self) -> None:
         """Answer those whose deadline passes."""
