@@ -68,11 +68,12 @@ class DeviceKernels(LibraryReference):
                 CUDA toolkit's headers.
             arch: The architecture, such as "sm_90a"; None for the device's own, or "sm_80" without a GPU.
             link: Codes whose device functions the source calls, as for `load`: it is linked with these.
-            deadline_s: See `Pool.call`; it bounds the compilation too.
+            deadline_s: See `Pool.call`. The compiler is stopped a quarter of a second before, or after four fifths of a
+                short one: its answer is there in time.
 
         Raises:
-            CompilationFailed: The source is wrong, or the compiler crashed or took too long; raised by the reply. Its
-                `log` has the compiler's messages, with lines of this source.
+            CompilationFailed: The source is wrong, or the compiler crashed or took more than 20 s of processor time;
+                raised by the reply. Its `log` has the compiler's messages, with lines of this source.
             KernelsForbidden: This client may not use kernels of its own; raised by the reply.
             InvalidRequest: A text is too long, or no text.
         """

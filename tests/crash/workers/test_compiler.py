@@ -333,6 +333,7 @@ def test_the_deadline_holds(make: Callable[..., Compiler]) -> None:
     assert 1.0 <= time.monotonic() - began_s < 1.0 + PROMISE_S
     assert isinstance(error, errors.DeadlineExceeded)
     assert "the compiler was stopped after" in error.message
+    assert "less a quarter of a second" in error.message, "the limit of a client's source ends before its deadline"
     assert not error.maybe_executed
 
 

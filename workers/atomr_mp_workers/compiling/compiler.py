@@ -200,11 +200,14 @@ class Compiler:
         work = waiter.work
         ran, stopped = work.stage is WorkStage.RUNNING and work.process is not None, self._leave(waiter)
         if not ran:
-            return errors.DeadlineExceeded("the deadline passed while other sources were compiled; this one was not")
+            return errors.DeadlineExceeded(
+                "the time for compiling passed while other sources were compiled; this one was not: allow more time "
+                f"({_TIME})"
+            )
         how = "stopped" if stopped else "at work"
         return errors.DeadlineExceeded(
-            f"the deadline passed while this source was compiled: the compiler was {how} after "
-            f"{now_s - work.started_s:.1f} s; make the source simpler, or allow more time (`deadline_s`)"
+            f"the time for compiling passed: the compiler was {how} after {now_s - work.started_s:.2f} s over this "
+            f"source; make it simpler, or allow more time ({_TIME})"
         )
 
     def _unwanted(self, waiter: Waiter, future: Future[Compilation]) -> None:
@@ -244,4 +247,5 @@ def _answer(waiters: Iterable[Waiter], outcome: Compilation | BaseException) -> 
             future.set_result(outcome)
 
 
+_TIME: Final = "`deadline_s`, less a quarter of a second for the answer, or a fifth of a short one"
 _CLOSED: Final = "nothing was compiled: the worker ends"
