@@ -262,6 +262,7 @@ class Pool:
             Overloaded: Too many unanswered requests to this device, or too many that wait for room. By the reply: too
                 many requests of all clients wait.
             DeadlineExceeded: A thread has waited for room until the deadline.
+            PoisonRequest: The request has ended workers, and is refused. By the reply: the last of them just now.
             DeviceUnavailable: The device takes no work.
             PoolLost: The pool has ended.
         """
@@ -328,6 +329,7 @@ class Pool:
             InvalidRequest: No such method, device or priority, an argument that cannot be sent, or a method that does
                 not stream.
             Overloaded: Too many streams are open (`max_streams`). By the stream: too many of all clients.
+            PoisonRequest: The request has ended workers, and is refused. By the stream: the last of them just now.
             DeviceUnavailable: The device takes no work.
             PoolLost: The pool has ended.
         """

@@ -50,7 +50,8 @@ class LibraryReference:
     pool's default.
 
     Every method raises `InvalidRequest` for element types, shapes, strides or parameters that do not fit, and
-    `BorrowConflict` for an array that is written and overlaps another one; nothing has been sent then.
+    `BorrowConflict` for an array that is written and overlaps another one; and what `Pool.call` raises, such as
+    `PoisonRequest` for a request that has ended workers. Nothing has been sent then. Other errors are the reply's.
 
     In an actor, operands are arrays: before `_request` a method may use only their `shape` and `ndim`, which refs have
     too.

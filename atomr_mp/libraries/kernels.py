@@ -218,6 +218,7 @@ class DeviceKernels(LibraryReference):
         Raises:
             InvalidRequest: The arguments are not those of the kernel, or a number is too large.
             BorrowConflict: What is written overlaps another argument.
+            PoisonRequest: This launch has ended workers, and is refused. By the reply: the last of them just now.
         """
         if not isinstance(kernel, KernelOf):
             raise errors.InvalidRequest(

@@ -220,6 +220,7 @@ class Program:
         Raises:
             InvalidRequest: An input is missing or unknown, or does not have its declared layout.
             GpuRefStale: A ref that it was recorded with is stale.
+            PoisonRequest: This run has ended workers, and is refused. By the reply: the last of them just now.
         """
         if self._recorded is None:
             raise errors.InvalidRequest("the program is not recorded yet: run it after the with block")
