@@ -82,6 +82,8 @@ class Program:
         self._device = device
         self._operand: Final[Callable[[Any], Any] | None] = getattr(device, "operand", None)
         """Returns the operand of an array, if the device takes arrays for refs."""
+        self._given: Final[Callable[[Any], Any] | None] = getattr(device, "given", self._operand)
+        """The same for an input of a run, which may be a number."""
         self._recording: Final = Recording(getattr(device, "ranks", 0), self._operand)
         self._names: list[str] = []
         self._refs: list[Operand] = []
@@ -116,11 +118,15 @@ class Program:
     def input(self, name: str, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike) -> ProgramArray:
         """Declare an input: each run is given an array or a ref for it, row-major and without gaps.
 
+        It may be declared after steps, and in a body too.
+
         Raises:
-            InvalidRequest: The name is taken, an input comes after a step, or no such array can exist.
+            InvalidRequest: The name is taken, or is one of `run`'s own; or no such array can exist.
         """
         if type(name) is not str:
             raise errors.InvalidRequest(f"an input's name is a text; this is of type {type(name).__name__}")
+        if name in _OWN_NAMES:
+            raise errors.InvalidRequest(f"an input cannot be named {name!r}, as `run` has an argument of this name")
         if name in self._names:
             raise errors.InvalidRequest(f"the program has an input {name!r} already")
         array = self._recording.input(Layout.contiguous(dtypes.name_for(dtype), lengths("shape", shape)))
@@ -215,7 +221,7 @@ class Program:
 
         Args:
             deadline_s: See `Pool.call`.
-            **inputs: An array or a ref for each input, by name.
+            **inputs: An array or a ref for each input, by name; also a number for one without dimensions.
 
         Raises:
             InvalidRequest: An input is missing or unknown, or does not have its declared layout.
@@ -228,8 +234,8 @@ class Program:
             raise errors.InvalidRequest(
                 f"the program's inputs are {', '.join(self._names) or 'none'}; given were {', '.join(inputs) or 'none'}"
             )
-        if self._operand is not None:
-            inputs = {name: self._operand(given) for name, given in inputs.items()}
+        if self._given is not None:
+            inputs = {name: self._given(given) for name, given in inputs.items()}
         given = [
             _fitting(name, inputs[name], layout)
             for name, layout in zip(self._names, self._recording.inputs, strict=True)
@@ -340,6 +346,10 @@ class Program:
             varies=bool(found),
         )
         recording.is_over = True
+
+
+_OWN_NAMES: Final = frozenset({"self", "deadline_s"})
+"""Arguments of `Program.run` that are no inputs."""
 
 
 def _block(block: RecordedBlock, numbered: Callable[[Operand], _Slot]) -> blocks.StepBlock:

@@ -155,7 +155,7 @@ class Kerneled(Actor):
                 p.kernels.launch(scale, x, 2.0, 4, grid=1, block=4, inout=x)
             with p.else_():
                 p.kernels.launch(scale, x, 3.0, 4, grid=1, block=4, inout=x)
-        p.run(flag=np.array(flag))
+        p.run(flag=flag)
         return x
 
     @method

@@ -284,6 +284,12 @@ class WorkerDevice(ABC):
         """
         return self.to_array(value)
 
+    def number(self, value: Any) -> Any:
+        """Return a number of Python's or NumPy's as an array without dimensions, as `to_local` takes them."""
+        import numpy as np
+
+        return np.asarray(value)
+
     @property
     @abstractmethod
     def address_space(self) -> SlabMemory:

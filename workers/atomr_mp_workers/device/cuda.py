@@ -138,6 +138,10 @@ class CudaDevice(WorkerDevice):
             value = cupy.from_dlpack(value) if hasattr(value, "__dlpack__") else cupy.asarray(value)
         return value, Layout(dtypes.name_of(value.dtype), value.shape, value.strides, value.data.ptr)
 
+    def number(self, value: Any) -> Any:
+        """Return a number as one of CuPy's arrays, which the current stream fills."""
+        return cupy.asarray(np.asarray(value))
+
     @functools.cached_property
     def address_space(self) -> SlabMemory:
         """The address space of the host and the GPUs, which is one."""

@@ -99,6 +99,18 @@ class InProcessLibraries:
         plain = array if type(array).__name__ == "ndarray" else None  # views of NumPy's other kinds compute otherwise
         return DeviceArray(block, layout, writable=getattr(flags, "writeable", True), array=plain)
 
+    def given(self, value: Any) -> Any:
+        """Return the operand of an input of a program's run: of an array, or of a number as an array.
+
+        Raises:
+            InvalidRequest: It is neither.
+        """
+        import numpy as np
+
+        if isinstance(value, complex | float | int | np.generic):
+            value = self._context.device.number(value)
+        return self.operand(value)
+
     def _by_address(self, value: DeviceArray) -> DeviceArray:
         """Return the same array in the address space; it is kept with the array."""
         block = value.block
