@@ -232,12 +232,15 @@ def check_fields(request: LibraryRequest) -> None:
         raise errors.InvalidRequest(f"{request.name}: {_first_misfit(request) or error}") from error
 
 
-def _values(struct: msgspec.Struct) -> tuple[Any, ...]:
-    """Return the fields in the form of messages; msgspec does not check the fields of a struct that is already made."""
-    values: tuple[Any, ...] = msgspec.structs.astuple(struct)
-    if not declared(type(struct)).structs:
-        return values
-    return tuple(_values(value) if isinstance(value, msgspec.Struct) else value for value in values)
+def _values(value: Any) -> Any:
+    """Return structs in the form of messages; msgspec does not check the fields of a struct that is already made."""
+    if isinstance(value, msgspec.Struct):
+        return tuple(map(_values, msgspec.structs.astuple(value)))
+    return tuple(map(_values, value)) if _has_structs(value) else value
+
+
+def _has_structs(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and isinstance(value[0], msgspec.Struct)
 
 
 def _first_misfit(struct: msgspec.Struct) -> str | None:
@@ -250,8 +253,9 @@ def _first_misfit(struct: msgspec.Struct) -> str | None:
             return f"{name} is of type {type(value).__name__}; it must be a ref: `Device.put` makes one from an array"
     for field in msgspec.structs.fields(struct):
         value = getattr(struct, field.name)
-        if isinstance(value, msgspec.Struct) and (misfit := _first_misfit(value)):
-            return misfit
+        for each in value if _has_structs(value) else (value,):
+            if isinstance(each, msgspec.Struct) and (misfit := _first_misfit(each)):
+                return misfit
         try:
             msgspec.convert(value, known(field.type), dec_hook=decoded)
         except (msgspec.ValidationError, ValueError) as error:

@@ -20,8 +20,8 @@ class Packed(NamedTuple):
     """The arguments of a launch, see `kernels.KernelLaunch`."""
 
     inputs: list[Any]
-    outputs: list[Any]
-    changed: list[Any]
+    out: list[Any]
+    inout: list[Any]
     values: bytes
     kinds: tuple[tuple[str, int], ...]
     maps: tuple[TensorMapOf, ...]
@@ -53,6 +53,9 @@ def pack(
         raise errors.InvalidRequest(
             f"{name} has {counted(len(parameters), 'parameter')}; {counted(len(arguments), 'argument')} given"
         )
+    for at, value in enumerate(arguments):
+        if isinstance(value, TensorMap) and not (is_array(value.array) and isinstance(value.form, TensorMapOf)):
+            raise errors.InvalidRequest(f"argument {at} of {name} is no tensor map as `tensor_map` makes of a ref")
     given = [*map(_array, arguments)]
     firsts = _firsts(given, [*map(_array, (*out, *inout))], is_array, key_of)
     inputs, outputs, changed = _arrays(
@@ -182,8 +185,8 @@ def _whole(name: str, at: int, value: int, size: int) -> tuple[str, bytes]:
         packed = int(value).to_bytes(size, "little", signed=signed)
     except OverflowError as error:
         raise errors.InvalidRequest(
-            f"argument {at} of {name} is a whole number of {value.bit_length()} bits, and its parameter has "
-            f"{counted(size, 'byte')}: it does not fit"
+            f"argument {at} of {name} is {shown(value)}, and its parameter has {counted(size, 'byte')}, which hold "
+            f"whole numbers from {-(2 ** (8 * size - 1))} to {2 ** (8 * size) - 1}"
         ) from error
     return f"{'' if signed else 'u'}int{8 * size}", packed
 

@@ -22,6 +22,7 @@ from atomr_mp.libraries.kernel_module import (
 )
 from atomr_mp.libraries.linked_codes import Code, Parts, kind_of, linked_codes
 from atomr_mp.libraries.tensor_maps import TensorMap
+from atomr_mp.protocol import amounts
 from atomr_mp.protocol.libraries import kernels, tensor_maps
 from atomr_mp.protocol.libraries.kernels import KernelOf
 from atomr_mp.protocol.refs import Operand
@@ -230,15 +231,15 @@ class DeviceKernels(LibraryReference):
         request = kernels.KernelLaunch(
             KernelOf(module, kernel.name, kernel.code, kernel.parameters, kernel.shown),
             packed.inputs,
-            packed.outputs,
-            packed.changed,
+            packed.out,
+            packed.inout,
             packed.values,
             packed.kinds,
             _three("grid", grid),
             _three("block", block),
             whole("shared", shared),
             _three("cluster", cluster),
-            bool(cooperative),
+            _truth("cooperative", cooperative),
             packed.maps,
         )
         try:
@@ -358,6 +359,17 @@ def _refs(value: Any) -> list[Any]:
     if isinstance(value, list | tuple):
         return list(value)
     return [value]
+
+
+def _truth(name: str, value: Any) -> bool:
+    """Return a truth value.
+
+    Raises:
+        InvalidRequest: It is none of Python's or NumPy's: a text such as "no" would count as true.
+    """
+    if not amounts.is_truth(value) or getattr(value, "size", 1) != 1:
+        raise errors.InvalidRequest(f"{name} is {shown(value)}; it must be True or False")
+    return bool(value)
 
 
 def _three(name: str, value: Any) -> tuple[int, int, int]:

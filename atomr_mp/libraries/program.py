@@ -105,7 +105,7 @@ class Program:
             raise AttributeError(f"a program has no {name!r}")
         there = (*STEPS, WORLD) if self._recording.ranks else STEPS
         if name not in there:
-            hint = ": a program of a world has collectives (`MadeWorld.program`)" if name == WORLD else ""
+            hint = _HINTS.get(name, "")
             raise AttributeError(f"a program has no {name!r}{hint}; its libraries are: {', '.join(there)}")
         library = importlib.import_module(f"atomr_mp.libraries.{name}").Reference(self._recording)
         self.__dict__[name] = library
@@ -347,6 +347,12 @@ class Program:
         )
         recording.is_over = True
 
+
+_HINTS: Final = {
+    WORLD: ": a program of a world has collectives (`MadeWorld.program`)",
+    "program": ": its bodies are branches and loops (`if_`, `while_`), and another program is recorded by itself",
+}
+"""What there is in the place of attributes that a program does not have."""
 
 _OWN_NAMES: Final = frozenset({"self", "deadline_s"})
 """Arguments of `Program.run` that are no inputs."""

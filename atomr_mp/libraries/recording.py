@@ -184,6 +184,11 @@ class Recording:
         if len(self.steps) >= messages.MAX_STEPS:
             raise errors.InvalidRequest(f"a program has at most {messages.MAX_STEPS} steps")
         for name, _, operand in request.arrays():
+            if isinstance(operand, ProgramArray) and not self.has(operand):
+                raise errors.InvalidRequest(
+                    f"{library}.{request.name} uses {name}, an array of another program: it exists only while that one "
+                    "runs; record an input here, and give it what that one returns"
+                )
             self.check_there(operand, f"{library}.{request.name} uses {name}")
         for operand in self.written.unwritten(request):
             if isinstance(operand, ProgramArray) and operand.slot >= 0 and not self.written.has_some(operand):

@@ -271,9 +271,9 @@ class KernelLaunch(LibraryRequest, frozen=True):
     kernel: KernelOf
     inputs: Annotated[list[Operand], reads("*_", dtype="_"), Meta(max_length=MAX_PARAMETERS)]
     """Arrays that the kernel reads."""
-    outputs: Annotated[list[Operand], writes("*_", dtype="_"), Meta(max_length=MAX_PARAMETERS)]
+    out: Annotated[list[Operand], writes("*_", dtype="_"), Meta(max_length=MAX_PARAMETERS)]
     """Arrays that it writes as a whole."""
-    changed: Annotated[list[Operand], updates("*_", dtype="_"), Meta(max_length=MAX_PARAMETERS)]
+    inout: Annotated[list[Operand], updates("*_", dtype="_"), Meta(max_length=MAX_PARAMETERS)]
     """Arrays that it reads and writes, or writes in part."""
     values: Annotated[bytes, Meta(max_length=MAX_BLOCK_BYTES)]
     """All parameters as they lie in memory, with zeros for addresses and tensor maps."""
@@ -301,7 +301,7 @@ class KernelLaunch(LibraryRequest, frozen=True):
     @property
     def given(self) -> list[Any]:
         """The arrays, in the order of `kinds`."""
-        return [*self.inputs, *self.outputs, *self.changed]
+        return [*self.inputs, *self.out, *self.inout]
 
     def addressed(self) -> Iterator[tuple[int, Any]]:
         """Return offset and array of each parameter that is an address."""

@@ -119,7 +119,7 @@ def test_launches_are_steps_of_programs(device: atomr_mp.Device, module: KernelM
         assert found.numpy().tolist() == [2 * (number + 1) + 1] * 8
     p = device.program()
     unwritten = p.empty((8,), "float32")
-    with pytest.raises(errors.InvalidRequest, match="reads changed"):
+    with pytest.raises(errors.InvalidRequest, match=r"reads inout\[0\]"):
         p.kernels.launch(module["scale<float>"], unwritten, 2.0, 8, grid=1, block=8, inout=unwritten)
     with pytest.raises(errors.InvalidRequest, match="before the program"):
         p.kernels.compile(EMPTY)
@@ -180,7 +180,7 @@ def test_a_launch_in_a_body_is_checked_as_elsewhere(device: atomr_mp.Device, mod
         with p.else_():
             with pytest.raises(errors.InvalidRequest, match="add has 4 parameters; 1 argument given"):
                 p.kernels.launch(module["add"], x, grid=1, block=1)
-            with pytest.raises(errors.BorrowConflict, match=r"outputs\[0\] is written and overlaps inputs\[0\]"):
+            with pytest.raises(errors.BorrowConflict, match=r"out\[0\] is written and overlaps inputs\[0\]"):
                 p.kernels.launch(module["add"], x[:4], x[4:], middle, 4, grid=1, block=4, out=middle)
             with pytest.raises(errors.InvalidRequest, match="2048 threads; at most 1024"):
                 p.kernels.launch(module["bounded"], x, grid=1, block=(1024, 2), inout=x)
@@ -292,7 +292,7 @@ def test_a_map_of_an_input_that_lies_oddly_is_refused_by_its_run(device: atomr_m
     of_out = device.kernels.tensor_map(out, box=(4, 16))
     with pytest.raises(errors.InvalidRequest, match=r"argument 0 of bounded is a tensor map, .*__grid_constant__"):
         module["bounded"](of_out, grid=1, block=1, inout=of_out)
-    with pytest.raises(errors.BorrowConflict, match=r"changed\[0\] is written and overlaps inputs\[0\]"):
+    with pytest.raises(errors.BorrowConflict, match=r"inout\[0\] is written and overlaps inputs\[0\]"):
         flipped(device.kernels, module["flip"], out[:7], out)
 
 
@@ -328,7 +328,7 @@ WRONG: Final[dict[str, tuple[str, Callable[[Any, Any, Any], Any]]]] = {
         lambda m, x, _: m["scale<float>"](x, np.float64(2), 1, grid=1, block=1, inout=x),
     ),
     "a large number": (
-        "is a whole number of 33 bits, and its parameter has 4 bytes: it does not fit",
+        "is 4294967296, and its parameter has 4 bytes, which hold whole numbers from -2147483648 to 4294967295",
         lambda m, x, _: m["scale<float>"](x, 2.0, 2**32, grid=1, block=1, inout=x),
     ),
     "a ref for a number": (
@@ -355,6 +355,14 @@ WRONG: Final[dict[str, tuple[str, Callable[[Any, Any, Any], Any]]]] = {
     "a deep block": ("z may be at most 64", lambda m, x, _: m["bounded"](x, grid=1, block=(1, 1, 65), out=x)),
     "an odd cluster": ("must be a multiple", lambda m, x, _: m["bounded"](x, grid=3, block=1, cluster=2, out=x)),
     "a large cluster": ("at most 8", lambda m, x, _: m["bounded"](x, grid=32, block=1, cluster=16, out=x)),
+    "no truth value": (
+        "cooperative is 'no'; it must be True or False",
+        lambda m, x, _: m["bounded"](x, grid=1, block=1, cooperative="no", out=x),
+    ),
+    "a number for a truth value": (
+        "cooperative is 1; it must be True or False",
+        lambda m, x, _: m["bounded"](x, grid=1, block=1, cooperative=1, out=x),
+    ),
     "shared": ("shared", lambda m, x, _: m["bounded"](x, grid=1, block=1, shared=2**30, out=x)),
     "no kernel": (
         "a str is given for a kernel",
@@ -379,7 +387,7 @@ def test_what_overlaps_is_refused(device: atomr_mp.Device, module: KernelModule)
     """An output that is an input under another ref."""
     x = ones(device)
     left, other = x[:4], x[2:6]
-    with pytest.raises(errors.BorrowConflict, match=r"outputs\[0\] is written and overlaps inputs\[\d\]"):
+    with pytest.raises(errors.BorrowConflict, match=r"out\[0\] is written and overlaps inputs\[\d\]"):
         module["add"](left, left, other, 4, grid=1, block=4, out=other)
 
 

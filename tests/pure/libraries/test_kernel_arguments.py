@@ -85,10 +85,11 @@ def test_a_number_has_the_size_of_its_parameter(size: int, value: Any, kind: str
 
 
 WRONG: Final = [
-    (1, 256, "is a whole number of 9 bits, and its parameter has 1 byte: it does not fit"),
-    (1, -129, "does not fit"),
-    (4, 2**32, "does not fit"),
-    (4, 2**20000, "does not fit"),
+    (1, 256, "is 256, and its parameter has 1 byte, which hold whole numbers from -128 to 255"),
+    (1, -129, "is -129, and its parameter"),
+    (4, -(2**31) - 1, "is -2147483649, and .* from -2147483648 to 4294967295"),
+    (4, 2**32, "is 4294967296, and its parameter"),
+    (4, 2**20000, "is a int of too many digits, and its parameter"),
     (3, 1, "has 3 bytes, as no whole number has"),
     (2, 0.5, "has 2 bytes, as no number of this kind has"),
     (4, 1e300, "too large for a float32"),
@@ -113,7 +114,7 @@ def test_what_does_not_fit_is_told(size: int, value: Any, words: str) -> None:
 def test_arrays_have_places_by_what_becomes_of_them() -> None:
     """Inputs come first, then outputs, then arrays of both kinds. An array that is given twice is sent once."""
     found = packed((8, 4, 8, 8, 8), A, 1, B, C, A, out=[C], inout=[B])
-    assert (found.inputs, found.outputs, found.changed) == ([A], [C], [B])
+    assert (found.inputs, found.out, found.inout) == ([A], [C], [B])
     assert found.kinds == (("address", 0), ("int32", -1), ("address", 2), ("address", 1), ("address", 0))
     assert found.values == bytes(8) + struct.pack("<i", 1) + bytes(4 + 24)
 
@@ -134,7 +135,7 @@ def test_equal_views_are_one_array() -> None:
     first, same, other = Array("v"), Array("v"), Array("v")
     other.layout = Layout.contiguous("float32", (4,), 8)
     found = packed((8, 8, 8), first, A, same, inout=[Array("v")])
-    assert (found.inputs, found.outputs, found.changed) == ([A], [], [first])
+    assert (found.inputs, found.out, found.inout) == ([A], [], [first])
     assert [number for _, number in found.kinds] == [1, 0, 1]
     with pytest.raises(errors.InvalidRequest, match="none of the arrays among its arguments, nor an equal view"):
         packed((8,), first, out=[other])

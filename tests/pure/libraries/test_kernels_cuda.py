@@ -228,7 +228,7 @@ def launch_maps(
         actor.load(read),
         "mapped",
         inputs=[x],
-        outputs=[y],
+        out=[y],
         values=bytes(320),
         kinds=(("tensor map", 0), ("address", 1), ("tensor map", 1)),
         maps=forms,

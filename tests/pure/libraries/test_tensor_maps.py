@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atomr_mp import errors
+from atomr_mp.libraries import base
 from atomr_mp.libraries.kernel_arguments import Packed, pack
 from atomr_mp.libraries.kernels import DeviceKernels
 from atomr_mp.libraries.tensor_maps import TensorMap
@@ -290,11 +291,11 @@ def test_the_array_of_a_map_is_an_argument_like_others() -> None:
     places = ((0, 128), (128, 8), (192, 128), (320, 128))
     for written in (y, of_y):
         found = packed(places, of_x, x, of_y, again, out=[written])
-        assert (found.inputs, found.outputs, found.changed) == ([x], [y], [])
+        assert (found.inputs, found.out, found.inout) == ([x], [y], [])
         assert found.values == bytes(448)
         assert found.kinds == (("tensor map", 0), ("address", 0), ("tensor map", 1), ("tensor map", 2))
         assert [(each.array, each.box) for each in found.maps] == [(0, (4, 16)), (1, (4, 16)), (0, (8, 32))]
-    assert packed(places[:1], of_x, inout=[of_x]).changed == [x]
+    assert packed(places[:1], of_x, inout=[of_x]).inout == [x]
     with pytest.raises(errors.InvalidRequest, match="argument 0 of k is named in out and in inout"):
         packed(places[:1], of_x, out=[of_x], inout=[x])
     with pytest.raises(errors.InvalidRequest, match="out of k names what is none of the arrays"):
@@ -302,6 +303,24 @@ def test_the_array_of_a_map_is_an_argument_like_others() -> None:
     for wrong in ((0, 8), (0, 136)):
         with pytest.raises(errors.InvalidRequest, match=r"argument 0 of k is a tensor map, .*__grid_constant__"):
             packed((wrong,), of_x)
+
+
+@pytest.mark.parametrize(("array", "form"), [(None, "as it is"), ((64, 32), "as it is"), ("as it is", None)])
+def test_what_is_no_map_of_a_ref_is_told(array: Any, form: Any) -> None:
+    """With the argument's place."""
+    made = KERNELS.tensor_map(Array(PLAIN), box=(4, 16))
+    other = TensorMap(made.array if array == "as it is" else array, made.form if form == "as it is" else form)
+    with pytest.raises(errors.InvalidRequest, match=r"argument 0 of k is no tensor map as"):
+        packed(((0, 128),), other)
+
+
+@pytest.mark.parametrize("field", TensorMapOf.__struct_fields__)
+@pytest.mark.parametrize("value", ["zz", None, -2, 2**40, 1.5, True, np.int64(3), ("a",), (np.int64(4), 16)])
+def test_a_field_of_another_type_is_told(field: str, value: Any) -> None:
+    """By its name, where the caller stands."""
+    form = msgspec.structs.replace(FORM, **{field: value})
+    with pytest.raises(errors.InvalidRequest, match=rf"launch: {field} is"):
+        base.check(launch(maps=(form,)))
 
 
 def launch(**changes: Any) -> KernelLaunch:
@@ -325,7 +344,7 @@ FORM: Final = launch().maps[0]
         ("a tensor map is declared that is none", {"kinds": (("tensor map", -1),)}),
         ("an array is declared that is none", {"maps": (msgspec.structs.replace(FORM, array=1),)}),
         ("an array is declared that is none", {"maps": (msgspec.structs.replace(FORM, array=-1),)}),
-        ("an array is declared that is none", {"changed": [Array(PLAIN, "b")]}),
+        ("an array is declared that is none", {"inout": [Array(PLAIN, "b")]}),
         ("its parameter has 136", {"kernel": kernel((0, 136)), "values": bytes(136)}),
         (
             "argument 0 of k, a tensor map: box is .* from 1 to 256",

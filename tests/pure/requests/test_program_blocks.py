@@ -355,6 +355,35 @@ def test_mistakes_are_told_where_they_are_made(libraries: Any) -> None:
         pass
 
 
+def test_an_array_of_another_program_is_told(libraries: Any) -> None:
+    """Where a step uses it: its outputs, its inputs, and what a kernel or a tensor map has of it."""
+    kernels = kernels_on(libraries)
+    with libraries.program() as other:
+        foreign_input = other.input("x", (N,), "int64")
+        foreign = other.elementwise.add(foreign_input, foreign_input)
+        other.returns(foreign)
+    p = libraries.program()
+    x = p.input("x", (N,), "int64")
+    for each in (foreign, foreign_input, foreign[::-1]):
+        uses: list[Callable[[Any], Any]] = [
+            lambda y: p.elementwise.add(y, y),
+            lambda y: p.elementwise.add(x, x, y),
+            lambda y: p.kernels.launch(kernels.shift, y, x, grid=1, block=1, inout=x),
+        ]
+        for use in uses:
+            with pytest.raises(errors.InvalidRequest, match=r"uses \w+(\[0\])?, an array of another program"):
+                use(each)
+    assert p._recording.steps == []
+
+
+def test_a_body_says_what_it_has_in_place_of_programs(libraries: Any) -> None:
+    """Their attribute is missing, in words."""
+    p = libraries.program()
+    with pytest.raises(AttributeError, match=r"no 'program': its bodies are branches and loops \(`if_`, `while_`\)"):
+        _ = p.program
+    assert not hasattr(p, "program")
+
+
 def test_what_a_body_makes_does_not_leave_it(libraries: Any) -> None:
     """Not to a step, a condition, or as a result; nor are a loop's rounds known in it."""
     p, x, _ = steps(libraries)

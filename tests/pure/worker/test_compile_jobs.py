@@ -56,7 +56,7 @@ def test_an_option_has_one_form(given_option: str, canonical: str) -> None:
         ("--time=/tmp/x", "it would write a file"),
         ("-fdevice-time-trace=/tmp/x", "it would write a file"),
         ("-arch=sm_90", "name it as `arch`"),
-        ("-dlto", "ask for the kind ltoir"),
+        ("-dlto", "linked with other codes, which `link` names"),
         ("--split-compile=0", "not one of those"),
         ("--options-file=/tmp/x", "not one of those"),
         ("-@/tmp/x", "not one of those"),

@@ -144,7 +144,9 @@ COMPILING: Final = AllowList(
         **dict.fromkeys(("pch", "create-pch", "use-pch", "pch-dir"), _WRITES),
         **dict.fromkeys(("time", "fdevice-time-trace", "device-time-trace"), _WRITES),
         **dict.fromkeys(("arch", "gpu-architecture"), _ASKED),
-        **dict.fromkeys(("dlto", "gen-opt-lto"), "ask for the kind ltoir"),
+        **dict.fromkeys(
+            ("dlto", "gen-opt-lto"), "it is set where the source is linked with other codes, which `link` names"
+        ),
     },
 )
 """NVRTC's."""
