@@ -132,6 +132,36 @@ def fill(found: WorkTurns[str], owner: str) -> int:
     raise AssertionError
 
 
+@pytest.mark.parametrize("way", ["ends", "leaves", "is charged to another"])
+def test_who_comes_while_others_are_served_is_next(way: str) -> None:
+    """One whose turn it was, and who has more, comes after all who came while that ran, however it ends for it."""
+    found: WorkTurns[str] = WorkTurns()
+
+    def come(key: str, owner: str) -> Waiter:
+        waiter = found.add(key, "", owner, 0.0, 1, None)
+        if waiter.work.stage is WorkStage.NEW:
+            work = found.take(WorkStage.NEW)
+            assert work is not None
+            found.missed(work)
+        return waiter
+
+    first = [come(f"{owner} {number}", owner) for owner in "ab" for number in range(3)][::3]
+    works = [found.take(WorkStage.WAITING) for _ in "ab"]
+    assert [each.charged for each in works if each] == ["a", "b"]
+    come("c", "c")
+    if way == "is charged to another":
+        found.add("a 0", "", "d", 0.0, 1, None)
+    if way == "ends":
+        assert works[0] is not None
+        found.end(works[0])
+    else:
+        assert found.leave(first[0]) == (way == "leaves")
+    taken = []
+    while work := found.take(WorkStage.WAITING):
+        taken.append(work.charged)
+    assert taken == ["c", "a"]
+
+
 def test_whoever_asks_for_all_leaves_room_for_others() -> None:
     """It gets half of the free places; one after the other, and again when others have gone."""
     found: WorkTurns[str] = WorkTurns()

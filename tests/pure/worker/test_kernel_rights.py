@@ -75,6 +75,15 @@ def test_without_walls_only_clients_of_this_machine_compile(monkeypatch: pytest.
     assert rights.admitted(SOURCE, session(remote=True)) is SOURCE
 
 
+def test_the_sessions_of_a_group_take_turns_as_one() -> None:
+    """As those of a remote client's key; others each for itself, and an actor's own code too."""
+    alone, first, second = (session(remote=True) for _ in range(3))
+    first.group = second.group = "a key"
+    owners = [rights.owner_of(rights.admitted(Compile("source"), each)) for each in (alone, first, second)]
+    assert owners == [alone, "a key", "a key"]
+    assert rights.owner_of(Compile("source")) is None
+
+
 STEPS: Final[list[tuple[Sequence[str], bool]]] = [
     ((), True),
     (("blas.gemm", "elementwise.add"), True),

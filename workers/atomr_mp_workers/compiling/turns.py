@@ -1,8 +1,9 @@
 """The jobs of the compiler that wait or run, and whose turn it is. Pure.
 
 Equal jobs of several callers are one *work*, which is done once for all who *wait* for it. Owners, which are clients'
-sessions, take turns: each time the oldest work of the next owner is taken. A work runs at the charge of the owner whose
-turn it was, and an owner is charged with one at a time: so others get the other processes.
+sessions, or all those of a remote client's key, take turns: each time the oldest work of the next owner is taken. A
+work runs at the charge of the owner whose turn it was, and an owner is charged with one at a time: so others get the
+other processes. When it ends, whoever has come meanwhile is before that owner.
 A work of several owners is taken when the first of them has its turn; when that one leaves, another owner is charged. A
 work whose last caller has left is dropped.
 
@@ -204,6 +205,7 @@ class WorkTurns(Generic[T]):
         """End a work that is done; return those who have waited for it, none if it was dropped."""
         if work.stage is WorkStage.OVER:
             return []
+        self._had_turn(work)
         work.step(WorkEvent.ENDED)
         return self._forget(work)
 
@@ -217,8 +219,10 @@ class WorkTurns(Generic[T]):
         self._give_back(waiter)
         if work.waiters:
             if all(each.owner != work.charged for each in work.waiters):
+                self._had_turn(work)
                 work.charged = work.waiters[0].owner
             return False
+        self._had_turn(work)
         runs = work.stage is WorkStage.RUNNING
         work.step(WorkEvent.DESERTED)
         self._forget(work)
@@ -232,6 +236,12 @@ class WorkTurns(Generic[T]):
         """Yield all who wait."""
         for work in self._works.values():
             yield from work.waiters
+
+    def _had_turn(self, work: CompileWork[T]) -> None:
+        """Put the owner whose turn a work has taken behind all who wait, who have come while it ran or before."""
+        turns = self._turns[WorkStage.WAITING]
+        if work.stage is WorkStage.RUNNING and work.charged in turns:
+            turns.move_to_end(work.charged)
 
     def _line_up(self, waiter: Waiter) -> None:
         turns = self._turns.get(waiter.work.stage)

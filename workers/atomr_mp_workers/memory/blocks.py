@@ -65,6 +65,8 @@ class Holder:
         """Programs that this session has sent, by place: the digest, and the definition."""
         self.no_kernels = ""
         """Why this session may not use kernels of its own; empty if it may."""
+        self.group = ""
+        """Its session's group, as that of a remote client's key; empty for none."""
         self.is_relayed = False
         """Whether its client is on another machine."""
         self.harmless: set[bytes] = set()

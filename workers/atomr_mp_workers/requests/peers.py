@@ -82,7 +82,8 @@ class AdmittedSession:
         """Whether its client cannot be reached just now."""
         self.is_relayed: Final = opened.relayed
         """Whether its client is remote, so that its relay may stand still, too."""
-        holder.pid, holder.no_kernels, holder.is_relayed = opened.pid, opened.no_kernels, opened.relayed
+        holder.pid, holder.group = opened.pid, opened.group
+        holder.no_kernels, holder.is_relayed = opened.no_kernels, opened.relayed
         self.holder: Final = holder
         """The holder of its device memory."""
         self.resolve: Final = store.refs.resolver(holder)

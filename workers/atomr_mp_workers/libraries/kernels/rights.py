@@ -20,7 +20,7 @@ _OWNER: Final = "owner"
 
 
 def admitted(request: R, holder: Holder) -> R:
-    """Return a request of the library, if its session may make it; one that is compiled has its session noted.
+    """Return a request of the library, if its session may make it; one that is compiled has its owner noted.
 
     Raises:
         KernelsForbidden: It may not.
@@ -34,12 +34,15 @@ def admitted(request: R, holder: Holder) -> R:
             "has no Landlock, so it works for clients of the same machine only"
         )
     if isinstance(request, kernels.Compile | kernels.Load):
-        request.__dict__[_OWNER] = holder
+        request.__dict__[_OWNER] = holder.group or holder
     return request
 
 
-def owner_of(request: kernels.Compile | kernels.Load) -> Holder | None:
-    """Return whose turn it is when a request is compiled: its session's, or that of this process's own code (None)."""
+def owner_of(request: kernels.Compile | kernels.Load) -> Holder | str | None:
+    """Return whose turn it is when a request is compiled: its session's, or that of the session's group.
+
+    None for this process's own code.
+    """
     return request.__dict__.get(_OWNER)
 
 
