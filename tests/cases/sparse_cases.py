@@ -54,8 +54,9 @@ class Named(FakeArray):
         indptr = None if it.indptr is None else cupy.asarray(it.indptr)
         return CheckedStructure(it.stored, it.shape, it.blocksize, cupy.asarray(it.indices), indptr, it.filled)
 
-    def _view(self, layout: Any) -> Any:
-        view = super()._view(layout)
+    def of_layout(self, layout: Any) -> Any:
+        """Return a view that has the same structure attached."""
+        view = super().of_layout(layout)
         view.attached = self.attached
         return view
 

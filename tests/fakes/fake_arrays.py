@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.layout import Index, Layout
-from atomr_mp.protocol.refs import ClientArray, Operand, WireRef
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.token import TOKEN_BYTES
+from atomr_mp.protocol.views import ArrayViews
 
 Array = npt.NDArray[Any]
 
@@ -19,7 +20,7 @@ GUARD_BYTES: Final = 64
 """In front of and behind an array that is placed; keeps it aligned to every element type."""
 
 
-class FakeArray(Operand):
+class FakeArray(ArrayViews):
     """An array in a slab that is one NumPy buffer of bytes.
 
     Args:
@@ -66,17 +67,6 @@ class FakeArray(Operand):
         low, high = self.layout.span
         return self.slab[low:high].view(dtypes.to_numpy(self.layout.dtype))
 
-    def __getitem__(self, index: Index | tuple[Index, ...]) -> Self:
-        return self._view(self.layout.indexed(index))
-
-    def transpose(self, *axes: int) -> Self:
-        """Return a view with its dimensions in another order."""
-        return self._view(self.layout.transposed(axes or None))
-
-    def reshape(self, *shape: int) -> Self:
-        """Return a view of another shape."""
-        return self._view(self.layout.reshaped(shape))
-
     def to_wire(self) -> WireRef:
         """Return the ref that means this array."""
         layout = self.layout
@@ -94,9 +84,10 @@ class FakeArray(Operand):
         """Return the array of a ref to this array's memory."""
         assert isinstance(wire, WireRef)
         assert wire.buffer == self.number
-        return self._view(wire.layout)
+        return self.of_layout(wire.layout)
 
-    def _view(self, layout: Layout) -> Self:
+    def of_layout(self, layout: Layout) -> Self:
+        """Return a view with another layout in the slab."""
         view = type(self)(layout, self.slab)
         view.number = self.number
         return view

@@ -204,7 +204,7 @@ def test_nothing_waits_for_the_device(request_: Any) -> None:
     for number, array in arrays.items():
         on_device.over(there[number]).set(array.slab)
     placed = {number: on_device.placed(there[number], array) for number, array in arrays.items()}
-    request = with_arrays(request_, lambda each: placed[each.number].viewed(each.layout))  # type: ignore[attr-defined]
+    request = with_arrays(request_, lambda each: placed[each.number].of_layout(each.layout))  # type: ignore[attr-defined]
     stream = on_device.library("sparse").stream.stream
     page = cupy.cuda.alloc_pinned_memory(4)
     go = np.frombuffer(page, np.int32, 1)

@@ -1,4 +1,4 @@
-"""Views of refs, of arrays of programs, and of a world's refs: the same arguments give the same views or errors."""
+"""Views of all kinds of arrays, of refs, programs, actors and worlds: the same arguments give the same views or errors."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from atomr_mp.libraries.world_program import RankRefs
 from atomr_mp.protocol import token
 from atomr_mp.protocol.layout import Layout
 from atomr_mp_workers.device.host import HostDevice
+from atomr_mp_workers.memory.arrays import DeviceArray
 from tests.actor_libraries import libraries_on
 from tests.direct import DirectDevice
 from tests.pure.client.test_refs import FakeClient
@@ -62,11 +63,18 @@ def ref(offset: int) -> GpuRef:
     return GpuRef(client.memory, lease, 4, Layout.contiguous("float64", SHAPE, offset))
 
 
+def in_worker() -> DeviceArray:
+    """Return an array as an actor has it."""
+    store = libraries_on(HostDevice(), "host")._context.store
+    return store.buffers.allocate(store.buffers.ours, "float64", SHAPE)
+
+
 @given(ways)
-def test_arrays_of_programs_have_the_views_of_refs(way: tuple[str, tuple[Any, ...]]) -> None:
+def test_all_arrays_have_the_views_of_refs(way: tuple[str, tuple[Any, ...]]) -> None:
     """With tuples, lists, and NumPy's integers too; what is no whole number is refused where it is given."""
     of_ref = outcome(ref(0), *way)
     assert outcome(ProgramArray(object(), 0, Layout.contiguous("float64", SHAPE)), *way) == of_ref
+    assert outcome(in_worker(), *way) == of_ref
     ranks = RankRefs([ref(512), ref(2048)])
     assert outcome(ranks, *way) == outcome(ref(512), *way)
     if isinstance(of_ref, Layout):

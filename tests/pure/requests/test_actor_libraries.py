@@ -95,7 +95,7 @@ def test_a_message_is_checked_once_also_if_its_offset_moves_on(monkeypatch: pyte
 
     def arrive(out: DeviceArray, offset: int = 0, **changes: Any) -> Any:
         body = values.encode(rng.Uniform(out, source=rng.Source(offset=offset), **changes))[0]
-        return method.arguments(body, (), lambda wire: out.viewed(wire.layout))
+        return method.arguments(body, (), lambda wire: out.of_layout(wire.layout))
 
     (first, known), (second, again) = arrive(outs[0], 3), arrive(outs[0], 2**40)
     assert (first.source.offset, second.source.offset, len(checked)) == (3, 2**40, 1)

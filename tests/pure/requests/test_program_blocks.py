@@ -641,7 +641,7 @@ def test_a_run_that_nobody_waits_for_ends_with_its_round(deferred: Deferred, way
     assert error.maybe_executed
     assert not error.message.startswith("step")
     reader = worker.request(peer, Normalize(x))
-    refused = worker.request(peer, blas.Nrm2(condition.viewed(Layout.contiguous("float32", (2,)))), "blas")
+    refused = worker.request(peer, blas.Nrm2(condition.of_layout(Layout.contiguous("float32", (2,)))), "blas")
     worker.run()
     deferred.end(reader, refused)
     assert outcomes(peer)[reader] is None

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.layout import Index, Layout
-from atomr_mp.protocol.refs import Operand, WireRef
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.refs import WireRef
+from atomr_mp.protocol.views import ArrayViews
 from atomr_mp_workers.device.base import SlabMemory
 from atomr_mp_workers.memory.borrows import Borrows
 
 
-class DeviceArray(Operand):
+class DeviceArray(ArrayViews):
     """An array in device memory: the array of a ref, or one that an actor has made with `Context.empty`.
 
     Its memory lives as long as it, or any array that was made from it.
@@ -79,21 +80,6 @@ class DeviceArray(Operand):
         count = (high - low) // self.layout.item_bytes
         return self._over(Layout(self.dtype, (count,), (self.layout.item_bytes,), low))
 
-    def __getitem__(self, index: Index | tuple[Index, ...]) -> DeviceArray:
-        return self.viewed(self.layout.indexed(index))
-
-    def reshape(self, *shape: int) -> DeviceArray:
-        """Return a view of another shape.
-
-        Raises:
-            ValueError: It would need a copy.
-        """
-        return self.viewed(self.layout.reshaped(shape))
-
-    def transpose(self, *axes: int) -> DeviceArray:
-        """Return a view with its dimensions in another order, by default reversed."""
-        return self.viewed(self.layout.transposed(axes or None))
-
     def to_wire(self) -> WireRef:
         """Return the ref that means this array.
 
@@ -116,7 +102,7 @@ class DeviceArray(Operand):
             self.value,
         )
 
-    def viewed(self, layout: Layout) -> DeviceArray:
+    def of_layout(self, layout: Layout) -> DeviceArray:
         """Return an array of any layout in the same buffer; the caller has checked that it stays within the buffer."""
         return DeviceArray(self.block, layout, writable=self.writable)
 

@@ -87,6 +87,6 @@ class ProgramLibrary(Library):
         scratch = self.context.store.buffers.allocate(holder, "uint8", (plan.nbytes,))
         begin = scratch.layout.offset
         return [
-            scratch if number in plan.apart else scratch.viewed(layout.at(begin + layout.offset))
+            scratch if number in plan.apart else scratch.of_layout(layout.at(begin + layout.offset))
             for number, layout in enumerate(plan.temporaries)
         ]

@@ -225,7 +225,7 @@ class GraphRuns:
         buffers = self._context.store.buffers
         memory = buffers.allocate(buffers.ours, "uint8", (max(end, 1),))
         return {
-            slot: memory.viewed(layout._replace(offset=memory.layout.offset + layout.offset))
+            slot: memory.of_layout(layout._replace(offset=memory.layout.offset + layout.offset))
             for slot, layout in layouts.items()
         }
 

@@ -79,7 +79,7 @@ def recorded(plan: Prepared, slots: list[DeviceArray], check: Callable[[], None]
 
 def answer(plan: Prepared, array: Callable[[int], DeviceArray]) -> Any:
     """Return a run's answer, from the arrays of slots."""
-    returned = [array(slot).viewed(placed(array(slot).layout, within)) for slot, within in plan.returns]
+    returned = [array(slot).of_layout(placed(array(slot).layout, within)) for slot, within in plan.returns]
     return returned[0] if len(returned) == 1 else returned or None
 
 
@@ -193,7 +193,7 @@ def _clear(plan: Prepared, slots: list[DeviceArray]) -> None:
     """Set temporaries to zero that steps read in part before they are written."""
     for number in plan.clears:
         array = slots[plan.first + number]
-        array.viewed(Layout.contiguous("uint8", (array.nbytes,), array.layout.offset)).array.fill(0)
+        array.of_layout(Layout.contiguous("uint8", (array.nbytes,), array.layout.offset)).array.fill(0)
 
 
 def _advanced(running: Generator[bool, None, Any], *, in_parts: bool) -> Any:

@@ -33,7 +33,7 @@ class SlotView(Operand):
     def of(self, slots: list[DeviceArray]) -> DeviceArray:
         """Return the array in a run, whose slots are these."""
         array = slots[self.slot]
-        return array.viewed(placed(array.layout, self.within))
+        return array.of_layout(placed(array.layout, self.within))
 
 
 def placed(slot: Layout, within: Layout) -> Layout:
