@@ -365,7 +365,7 @@ def _truth(name: str, value: Any) -> bool:
     """Return a truth value.
 
     Raises:
-        InvalidRequest: It is none of Python's or NumPy's: a text such as "no" would count as true.
+        InvalidRequest: It is not a truth value of Python's or NumPy's. A text such as "no" would count as true.
     """
     if not amounts.is_truth(value) or getattr(value, "size", 1) != 1:
         raise errors.InvalidRequest(f"{name} is {shown(value)}; it must be True or False")

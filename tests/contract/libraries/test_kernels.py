@@ -674,7 +674,7 @@ def test_the_kernel_is_named_whose_function_raises(device: atomr_mp.Device) -> N
 
 @pytest.mark.skipif(BACKEND != "host", reason="a GPU runs the kernel")
 def test_a_function_that_only_begins_fails_its_launch(device: atomr_mp.Device) -> None:
-    """It has returned a generator, which nobody runs."""
+    """A generator that it returns is never run."""
     deferred = device.kernels.compile(EMPTY.replace("k()", "deferred(float* x)")).result(DEADLINE_S)["deferred"]
     x = ones(device)
     with pytest.raises(errors.ActorFailed, match="kernel deferred raised TypeError: it has returned a generator"):

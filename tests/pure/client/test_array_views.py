@@ -1,4 +1,4 @@
-"""Views of all kinds of arrays, of refs, programs, actors and worlds: the same arguments give the same views or errors."""
+"""Views of refs, and of arrays of programs, actors and worlds: equal arguments give equal views, or equal errors."""
 
 from __future__ import annotations
 

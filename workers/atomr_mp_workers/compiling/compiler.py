@@ -153,9 +153,10 @@ class Compiler:
             del work, found
 
     def _run(self, work: CompileWork[Job], toolkit: Toolkit) -> None:
-        """Do a job in a process. Its callers are told once the cache has the code, so that nobody has it made again.
+        """Do a job in a process: put its code into the cache, and then tell the callers.
 
-        They are told before the process has been taken down, which may take longer.
+        So an equal source that is sent after the answer finds it. They are told before the process has been taken down,
+        which may take longer.
         """
         try:
             process = CompilerProcess(work.job, toolkit, self._limits, confined=self._confined)
