@@ -229,9 +229,4 @@ def lengths(shape: SupportsIndex | Sequence[SupportsIndex]) -> list[int]:
     Raises:
         InvalidRequest: It is neither a whole number nor a sequence of them.
     """
-    found: Sequence[SupportsIndex] = libraries.lengths("shape", shape)
-    if isinstance(shape, Sequence):
-        found = shape  # as given: True is no length
-    elif isinstance(shape, bool):
-        found = [shape]
-    return [amounts.whole("shape", n, 0, MAX_BYTES) for n in found]
+    return [amounts.whole("shape", n, 0, MAX_BYTES) for n in libraries.lengths("shape", shape)]

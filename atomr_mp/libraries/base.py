@@ -141,9 +141,11 @@ def whole(name: str, value: SupportsIndex) -> int:
     """Return a whole number.
 
     Raises:
-        InvalidRequest: The value is not one.
+        InvalidRequest: The value is not one; a truth value is none.
     """
     try:
+        if isinstance(value, bool):
+            raise TypeError("a truth value is no number")
         return operator.index(value)
     except TypeError as error:
         raise errors.InvalidRequest(f"{name} is {shown(value)}; it must be a whole number") from error
@@ -168,9 +170,10 @@ def lengths(name: str, values: SupportsIndex | Sequence[SupportsIndex]) -> tuple
         InvalidRequest: The value is neither a whole number nor a sequence of them.
     """
     try:
-        return (operator.index(values),)  # type: ignore[arg-type]  # of a class too, an isinstance check says nothing
+        operator.index(values)  # type: ignore[arg-type]  # of a class too, an isinstance check says nothing
     except TypeError:
         return wholes(name, values)  # type: ignore[arg-type]  # likewise
+    return (whole(name, values),)  # type: ignore[arg-type]  # likewise
 
 
 def several(name: str, values: Sequence[Operand]) -> list[Operand]:

@@ -350,6 +350,10 @@ WRONG: Final[dict[str, tuple[str, Callable[[Any, Any, Any], Any]]]] = {
     ),
     "both": ("named in out and in inout", lambda m, x, _: m["bounded"](x, grid=1, block=1, out=x, inout=x)),
     "a large grid": ("y may be at most 65535", lambda m, x, _: m["bounded"](x, grid=(1, 65536), block=1, out=x)),
+    "a truth value for a length": (
+        "grid is True; it must be a whole number",
+        lambda m, x, _: m["bounded"](x, grid=True, block=1, out=x),
+    ),
     "no grid": ("lengths of at least 1", lambda m, x, _: m["bounded"](x, grid=0, block=1, out=x)),
     "a large block": ("2048 threads; at most 1024", lambda m, x, _: m["bounded"](x, grid=1, block=(1024, 2), out=x)),
     "a deep block": ("z may be at most 64", lambda m, x, _: m["bounded"](x, grid=1, block=(1, 1, 65), out=x)),

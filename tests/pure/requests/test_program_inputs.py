@@ -57,6 +57,17 @@ def test_an_input_has_no_name_that_a_run_cannot_take(libraries: Any) -> None:
     assert p.run(inputs=2).array == 4
 
 
+def test_a_truth_value_is_no_length(libraries: Any) -> None:
+    """Of no input and no temporary, where True would count as 1."""
+    with libraries.program() as p:
+        wrong: list[Any] = [True, (True, 3), [2, np.True_]]
+        for shape in wrong:
+            with pytest.raises(errors.InvalidRequest, match=r"shape is .*True_?; it must be a whole number"):
+                p.input("x", shape, "int64")
+            with pytest.raises(errors.InvalidRequest, match=r"shape is .*True_?; it must be a whole number"):
+                p.empty(shape, "int64")
+
+
 @pytest.mark.parametrize(
     ("dtype", "number"),
     [
