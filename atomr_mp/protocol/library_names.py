@@ -13,7 +13,7 @@ KERNELS: Final = "kernels"
 STEPS: Final = (*DECLARED, KERNELS)
 """Libraries whose requests can be steps of programs, and that actors have."""
 
-ENGINES: Final = ("", "cuTENSOR", "CuPy")
+ENGINES: Final = ("", "cuTENSOR", "CuPy", "cuDNN")
 """Engines of the libraries that have a choice, by the number on the board; first that nothing says so."""
 
 LIBRARIES: Final = ("memory", "program", *STEPS)

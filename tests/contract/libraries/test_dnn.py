@@ -16,26 +16,14 @@ from tests.tolerances import assert_close
 
 
 @pytest.fixture
-def dnn(device: atomr_mp.Device, backend: str) -> Any:
-    """The library of a device on a backend that has it."""
-    if backend == "cuda":
-        pytest.skip("has no engines on CUDA yet")
+def dnn(device: atomr_mp.Device) -> Any:
+    """The library of a device."""
     return device.dnn
 
 
 def numbers(*shape: int, dtype: str = "float32") -> Any:
     """Return random numbers, the same in every run."""
     return np.random.default_rng(sum(shape)).uniform(-1, 1, shape).astype(dtype)
-
-
-def test_what_has_no_engine_is_refused(device: atomr_mp.Device, backend: str) -> None:
-    """By a typed error that says so, in place of a result."""
-    x, weight = device.zeros((1, 1, 4)), device.zeros((1, 1, 2))
-    if backend == "cuda":
-        with pytest.raises(errors.Unsupported, match="dnn is not provided on the cuda backend"):
-            device.dnn.conv1d(x, weight).result()
-    else:
-        assert device.dnn.conv1d(x, weight).result().shape == (1, 1, 3)
 
 
 def test_a_convolution_and_its_gradients(device: atomr_mp.Device, dnn: Any) -> None:
@@ -55,10 +43,8 @@ def test_a_convolution_and_its_gradients(device: atomr_mp.Device, dnn: Any) -> N
     assert_close(by_weight.numpy()[:, :, 0, 0], np.einsum("nkhw,nhwc->kc", found.numpy(), x), "float32", 60, 4)
 
 
-def test_a_mask_is_the_same_in_the_next_incarnation(ledger: Ledger, backend: str) -> None:
+def test_a_mask_is_the_same_in_the_next_incarnation(ledger: Ledger) -> None:
     """Forward before the worker is killed, and backward after that."""
-    if backend == "cuda":
-        pytest.skip("has no engines on CUDA yet")
     with ledger.start(max_restarts=1000, backoff_initial_s=0.0) as pool:
         device, ones = pool.device(), np.ones((30, 40), np.float32)
         kept = device.dnn.dropout(device.put(ones), p=0.25, seed=9, offset=4).result().numpy()

@@ -6,16 +6,13 @@ import itertools
 import json
 import subprocess
 import sys
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
 from atomr_mp.protocol.libraries import LIBRARIES, requests_of
 from atomr_mp.protocol.libraries.base import element_types
 from tests.in_turn import in_turn
-
-NOT_YET: Final = {("dnn", "cuda")}
-"""Libraries that a backend does not have yet."""
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +29,7 @@ def test_every_request_is_shown_for_every_backend_whatever_is_installed(
 ) -> None:
     """The code says what it provides; no CUDA is needed to ask."""
     shown = {row["request"]: row["dtypes"] for row in rows if (row["library"], row["backend"]) == (library, on)}
-    requests = {} if (library, on) in NOT_YET else requests_of(library)
-    assert shown == {name: element_types(request) for name, request in requests.items()}
+    assert shown == {name: element_types(request) for name, request in requests_of(library).items()}
 
 
 def test_asking_loads_no_library() -> None:

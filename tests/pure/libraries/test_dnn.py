@@ -488,7 +488,7 @@ def test_few_scores_at_a_time_give_what_all_give(monkeypatch: pytest.MonkeyPatch
         return [out, lse, *done(DNN.scaled_dot_product_attention_backward(Q, K, K, y, Q, sums, **options))]
 
     whole = results()
-    monkeypatch.setattr("atomr_mp_workers.libraries.dnn.attention.AT_ONCE", 14)
+    monkeypatch.setattr("atomr_mp_workers.libraries.dnn.base.ArrayLibrary.scores_at_once", 14)
     for one, other in zip(results(), whole, strict=True):
         assert_close(one, other, "float64", 30)
 

@@ -1,4 +1,4 @@
-"""Activations in NumPy, and their derivatives."""
+"""Activations, and their derivatives."""
 
 from __future__ import annotations
 

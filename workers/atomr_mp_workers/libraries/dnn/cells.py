@@ -1,4 +1,4 @@
-"""Cells of recurrent networks in NumPy: a step forward, and its gradients."""
+"""Cells of recurrent networks: a step forward, and its gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions on the host backend.
+"""Convolutions.
 
 For each element of the window, the part of the image that it meets is a strided view, and its share of the sum is one
 product of matrices. Nothing is padded or unfolded, so that little more memory is needed than for the result.
@@ -15,14 +15,15 @@ import numpy.typing as npt
 
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.libraries.dnn_shapes import Sweep, sweeps_of, taps
-from atomr_mp_workers.libraries.base import Library, array
+from atomr_mp_workers.libraries.base import array
 from atomr_mp_workers.libraries.dnn.activations import ACTIVATIONS
-from atomr_mp_workers.libraries.dnn.numbers import along_channels, blend, wide
+from atomr_mp_workers.libraries.dnn.base import ArrayLibrary
+from atomr_mp_workers.libraries.dnn.numbers import along_channels, blend, store, wide
 
 Array = npt.NDArray[Any]
 
 
-class Convolutions(Library):
+class Convolutions(ArrayLibrary):
     """Convolutions, and their gradients."""
 
     @np.errstate(all="ignore")
@@ -44,29 +45,28 @@ class Convolutions(Library):
         """Compute the gradient of a convolution by its image."""
         dy, weight, out = wide(request.dy), wide(request.weight), array(request.out)
         sweeps = sweeps_of(request, weight.shape[2:])
-        out[...] = blend(request, lambda: scatter(dy, weight, sweeps, out.shape[2:], request.groups))
+        store(request.out, blend(request, lambda: scatter(dy, weight, sweeps, out.shape[2:], request.groups)))
 
     @np.errstate(all="ignore")
     def conv_weight(self, request: dnn.ConvWeight) -> None:
         """Compute the gradient of a convolution by its weight."""
         x, dy, out = wide(request.x), wide(request.dy), array(request.out)
         sweeps = sweeps_of(request, out.shape[2:])
-        out[...] = blend(request, lambda: collect(x, dy, sweeps, out.shape[2:], request.groups))
+        store(request.out, blend(request, lambda: collect(x, dy, sweeps, out.shape[2:], request.groups)))
 
 
 def _finish(request: Any, values: Array) -> None:
     """Add the bias, and write what the activation makes of that."""
-    out = array(request.out)
     if request.bias is not None:
-        values = values + along_channels(wide(request.bias), out.ndim)
-    out[...] = ACTIVATIONS[request.activation](values)
+        values = values + along_channels(wide(request.bias), request.out.ndim)
+    store(request.out, ACTIVATIONS[request.activation](values))
 
 
 def correlate(x: Array, weight: Array, sweeps: Sequence[Sweep], places: Sequence[int], groups: int) -> Array:
     """Return the cross-correlation of an image with a weight, (n, k, *places)."""
     n, k, space = len(x), len(weight), x.shape[2:]
     image, factors = _grouped(x, groups, 1), _grouped(weight, groups, 0)
-    found = np.zeros((n, groups, k // groups, *places), x.dtype)
+    found = np.zeros((n, groups, k // groups, *places), x.dtype, like=x)
     for index, there, here in taps(sweeps, space, places):
         part = found[there]
         part += (factors[index] @ _flat(image[here], 3)).reshape(part.shape)
@@ -77,7 +77,7 @@ def scatter(dy: Array, weight: Array, sweeps: Sequence[Sweep], space: Sequence[i
     """Return the image that correlating gives these gradients, (n, groups·cg, *space): the adjoint of `correlate`."""
     n, channels, places = len(dy), weight.shape[1], dy.shape[2:]
     gradients, factors = _grouped(dy, groups, 1), _grouped(weight, groups, 0).swapaxes(1, 2)
-    found = np.zeros((n, groups, channels, *space), dy.dtype)
+    found = np.zeros((n, groups, channels, *space), dy.dtype, like=dy)
     for index, there, here in taps(sweeps, space, places):
         part = found[here]
         part += (factors[index] @ _flat(gradients[there], 3)).reshape(part.shape)
@@ -89,7 +89,7 @@ def collect(x: Array, dy: Array, sweeps: Sequence[Sweep], window: Sequence[int],
     space, places = x.shape[2:], dy.shape[2:]
     k, channels = dy.shape[1], x.shape[1] // groups
     image, gradients = (np.moveaxis(_grouped(each, groups, 1), 0, 2) for each in (x, dy))
-    found = np.zeros((groups, k // groups, channels, *window), x.dtype)
+    found = np.zeros((groups, k // groups, channels, *window), x.dtype, like=x)
     for index, there, here in taps(sweeps, space, places):
         found[index] = _flat(gradients[there], 2) @ _flat(image[here], 2).swapaxes(1, 2)
     return found.reshape(k, channels, *window)

@@ -1,4 +1,4 @@
-"""Norms on the host backend. Sums are taken in double precision."""
+"""Norms. Sums are taken in double precision."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import numpy.typing as npt
 
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.libraries.dnn_shapes import Normed, normed
-from atomr_mp_workers.libraries.base import Library, array
-from atomr_mp_workers.libraries.dnn.numbers import along_channels, wide
+from atomr_mp_workers.libraries.base import array
+from atomr_mp_workers.libraries.dnn.base import ArrayLibrary
+from atomr_mp_workers.libraries.dnn.numbers import along_channels, store, total, wide
 
 Array = npt.NDArray[Any]
 
 
-class Norms(Library):
+class Norms(ArrayLibrary):
     """Norms, and their gradients."""
 
     @np.errstate(all="ignore")
@@ -33,8 +34,8 @@ class Norms(Library):
         if request.running_mean is not None:
             sample = variance * (count / max(count - 1, 1))
             for operand, new in ((request.running_mean, mean), (request.running_var, sample)):
-                running, share = array(operand), request.momentum
-                running[...] = (1 - share) * running.astype(np.float64) + share * new
+                running, share = array(operand).astype(np.float64), request.momentum
+                store(operand, (1 - share) * running + share * new)
 
     @np.errstate(all="ignore")
     def layer_norm(self, request: Any) -> None:
@@ -54,18 +55,17 @@ class Norms(Library):
         left = gradient - normal * _mean(of, gradient * normal)
         if request.mean is not None:
             left -= _mean(of, gradient)
-        array(request.out)[...] = (left * invstd).reshape(request.x.shape)
+        store(request.out, (left * invstd).reshape(request.x.shape))
         rest = tuple(axis for axis, n in enumerate(of.affine) if n == 1)
         for operand, terms in ((request.dweight, dy * normal), (request.dbias, dy)):
             if operand is not None:
-                target = array(operand)
-                target[...] = terms.sum(rest, np.float64, keepdims=True).reshape(target.shape)
+                store(operand, total(terms, rest).reshape(operand.shape))
 
     def _normalize(self, request: Any) -> tuple[Array, Array, int]:
         """Write what is wanted; return means, variances, and of how many elements each is."""
         of = normed(request)
         x = wide(request.x).reshape(of.view)
-        mean = np.zeros((), x.dtype) if request.mode == "rms" else _mean(of, x)
+        mean = np.zeros((), x.dtype, like=x) if request.mode == "rms" else _mean(of, x)
         moved = x - mean
         variance = _mean(of, moved * moved)
         invstd = 1 / np.sqrt(variance + x.dtype.type(request.eps))
@@ -73,7 +73,7 @@ class Norms(Library):
         for name, values in (("mean", mean), ("invstd", invstd)):
             operand = getattr(request, name, None)
             if operand is not None:
-                array(operand)[...] = values.reshape(of.statistics)
+                store(operand, values.reshape(of.statistics))
         count = math.prod(of.view[axis] for axis in of.axes)
         return mean.reshape(-1), variance.reshape(-1), count
 
@@ -81,7 +81,7 @@ class Norms(Library):
 def _mean(of: Normed, values: Array) -> Array:
     """Return the mean of the values that are normalised together, in their type; 0 if there are none."""
     count = math.prod(of.view[axis] for axis in of.axes)
-    found: Array = values.sum(of.axes, np.float64, keepdims=True) / max(count, 1)
+    found: Array = total(values, of.axes) / max(count, 1)
     return found.astype(values.dtype)
 
 
@@ -97,4 +97,4 @@ def _store(request: Any, of: Normed, normal: Array) -> None:
     bias = getattr(request, "bias", None)
     if bias is not None:
         normal = normal + wide(bias).astype(normal.dtype).reshape(of.affine)
-    array(request.out)[...] = normal.reshape(request.x.shape)
+    store(request.out, normal.reshape(request.x.shape))

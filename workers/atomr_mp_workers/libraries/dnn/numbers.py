@@ -1,4 +1,4 @@
-"""Arrays of the host's requests of neural networks, in the type that is computed with, and their blending."""
+"""Arrays of the requests of neural networks, in the type that is computed with, and their blending."""
 
 from __future__ import annotations
 
@@ -21,15 +21,37 @@ def wide(operand: Any) -> Array:
     return values.astype(np.float32) if values.itemsize == 2 else values
 
 
+def full(shape: tuple[int, ...], value: Any, dtype: Any, *, like: Array) -> Array:
+    """Return an array full of a number; NumPy hands its own `full` on with arguments that CuPy's does not take."""
+    made = np.empty(shape, dtype, like=like)
+    made[...] = value
+    return made
+
+
+def store(operand: Any, values: Array) -> None:
+    """Write an array, rounded once to the type of the operand."""
+    target = array(operand)
+    target[...] = values.astype(target.dtype, copy=False)
+
+
 def blend(request: Any, values: Callable[[], Array]) -> Array:
     """Return alpha·values + beta·out; values are not computed for an alpha of 0, and out is not read for a beta of 0.
 
     Where both are 0, it is a single 0.
     """
-    total = weighted_sum((scalar(request.alpha), values), (scalar(request.beta), lambda: wide(request.out)))
-    return np.asarray(total, np.float64 if array(request.out).itemsize == 8 else np.float32)
+    out = array(request.out)
+    dtype = np.float64 if out.itemsize == 8 else np.float32
+    if not scalar(request.alpha) and not scalar(request.beta):
+        return np.zeros((), dtype, like=out)
+    total: Array = weighted_sum((scalar(request.alpha), values), (scalar(request.beta), lambda: wide(request.out)))
+    return total.astype(dtype, copy=False)
 
 
 def along_channels(values: Array, ndim: int) -> Array:
     """Return a number for each channel as an array that is broadcast to an image of so many dimensions."""
     return values.reshape(-1, *(1,) * (ndim - 2))
+
+
+def total(values: Array, axes: tuple[int, ...]) -> Array:
+    """Return sums along some dimensions, which stay with a length of 1, in double precision."""
+    return values.sum(axes, np.float64, keepdims=True) if axes else values.astype(np.float64)

@@ -1,59 +1,63 @@
-"""Softmax, activations and dropout on the host backend."""
+"""Softmax, activations and dropout."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from atomr_mp.protocol.libraries import dnn
-from atomr_mp_workers.libraries.base import Library, array
+from atomr_mp_workers.libraries.base import array
 from atomr_mp_workers.libraries.dnn.activations import ACTIVATIONS, DERIVATIVES
-from atomr_mp_workers.libraries.dnn.numbers import blend, wide
-from atomr_mp_workers.libraries.rng import philox
+from atomr_mp_workers.libraries.dnn.base import ArrayLibrary
+from atomr_mp_workers.libraries.dnn.numbers import blend, store, wide
 
 Array = npt.NDArray[Any]
 
-CHUNK: Final = 2**18
-"""Elements whose masks are made at a time."""
 
-
-class Pointwise(Library):
+class Pointwise(ArrayLibrary):
     """Requests on the elements of an array, each by itself or along some dimensions."""
 
     @np.errstate(all="ignore")
     def softmax(self, request: dnn.Softmax) -> None:
         """Normalise the exponentials of x along some dimensions."""
         if array(request.x).size:
-            array(request.out)[...] = blend(request, lambda: _softmax(request, wide(request.x)))
+            store(request.out, blend(request, lambda: _softmax(request, wide(request.x))))
 
     @np.errstate(all="ignore")
     def softmax_backward(self, request: dnn.SoftmaxBackward) -> None:
         """Compute the gradient of softmax, or of its logarithm."""
-        array(request.out)[...] = blend(request, lambda: _by_softmax(request, wide(request.y), wide(request.dy)))
+        store(request.out, blend(request, lambda: _by_softmax(request, wide(request.y), wide(request.dy))))
 
     @np.errstate(all="ignore")
     def activation(self, request: dnn.Activation) -> None:
         """Compute out ← alpha·f(x) + beta·out."""
-        array(request.out)[...] = blend(request, lambda: ACTIVATIONS[request.kind](wide(request.x)))
+        store(request.out, blend(request, lambda: ACTIVATIONS[request.kind](wide(request.x))))
 
     @np.errstate(all="ignore")
     def activation_backward(self, request: dnn.ActivationBackward) -> None:
         """Compute out ← alpha·dy·f'(x) + beta·out."""
-        array(request.out)[...] = blend(request, lambda: wide(request.dy) * DERIVATIVES[request.kind](wide(request.x)))
+        store(request.out, blend(request, lambda: wide(request.dy) * DERIVATIVES[request.kind](wide(request.x))))
 
     @np.errstate(all="ignore")
     def dropout(self, request: dnn.Dropout) -> None:
         """Keep some of the elements of x, and write the mask if that is wanted."""
-        mask = _drop(request, request.x)
+        mask = self._drop(request, request.x)
         if request.mask is not None:
-            array(request.mask)[...] = mask
+            store(request.mask, mask)
 
     @np.errstate(all="ignore")
     def dropout_backward(self, request: dnn.DropoutBackward) -> None:
         """Keep the same elements of dy."""
-        _drop(request, request.dy)
+        self._drop(request, request.dy)
+
+    def _drop(self, request: Any, operand: Any) -> Array:
+        """Write what is left of an array, and return the mask."""
+        values = wide(operand)
+        mask = self.kept(request.p, request.seed, request.offset, values.size).reshape(values.shape)
+        store(request.out, np.where(mask, values / values.dtype.type(1 - request.p), 0))
+        return mask
 
 
 def _softmax(request: dnn.Softmax, x: Array) -> Array:
@@ -69,21 +73,4 @@ def _by_softmax(request: dnn.SoftmaxBackward, y: Array, dy: Array) -> Array:
         found = dy - np.exp(y) * dy.sum(request.dim, keepdims=True)
     else:
         found = y * (dy - (y * dy).sum(request.dim, keepdims=True))
-    return found
-
-
-def _drop(request: Any, operand: Any) -> Array:
-    """Write what is left of an array, and return the mask."""
-    values, out = wide(operand), array(request.out)
-    mask = kept(request.p, request.seed, request.offset, values.size).reshape(values.shape)
-    out[...] = np.where(mask, values / values.dtype.type(1 - request.p), 0)
-    return mask
-
-
-def kept(p: float, seed: int, offset: int, count: int) -> Array:
-    """Return for each of some elements whether it is kept: its word of Philox, divided by 2³², is not less than p."""
-    found, least = np.empty(count, bool), np.uint64(round(p * 2**32))
-    for begin in range(0, count, CHUNK):
-        part = found[begin : begin + CHUNK]
-        np.greater_equal(philox.words(seed, offset + begin, part.size), least, out=part)
     return found

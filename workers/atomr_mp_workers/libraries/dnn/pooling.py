@@ -1,4 +1,4 @@
-"""Pooling, and normalisation by neighbouring channels, on the host backend: as convolutions, one view at a time."""
+"""Pooling, and normalisation by neighbouring channels: as convolutions, one view at a time."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import numpy.typing as npt
 
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.libraries.dnn_shapes import Sweep, pooling, taps
-from atomr_mp_workers.libraries.base import Library, array
-from atomr_mp_workers.libraries.dnn.numbers import blend, wide
+from atomr_mp_workers.libraries.base import array
+from atomr_mp_workers.libraries.dnn.base import ArrayLibrary
+from atomr_mp_workers.libraries.dnn.numbers import blend, full, store, wide
 
 Array = npt.NDArray[Any]
 
 
-class Windows(Library):
+class Windows(ArrayLibrary):
     """Requests with a window in which nothing is multiplied by weights."""
 
     @np.errstate(all="ignore")
     def pool(self, request: dnn.WindowPool) -> None:
         """Compute the maximum or average in each place of a window."""
-        x, out = wide(request.x), array(request.out)
-        out[...] = blend(request, lambda: _pooled(request, x, out.shape))
+        store(request.out, blend(request, lambda: _pooled(request, wide(request.x), array(request.out).shape)))
 
     @np.errstate(all="ignore")
     def pool_backward(self, request: dnn.WindowPoolBackward) -> None:
         """Compute the gradient of pooling."""
-        array(request.out)[...] = blend(request, lambda: _by_pooled(request))
+        store(request.out, blend(request, lambda: _by_pooled(request)))
 
     @np.errstate(all="ignore")
     def local_response_norm(self, request: dnn.ResponseNorm) -> None:
         """Divide by a power of the weighted mean of the squares of neighbouring channels."""
         x = wide(request.x)
-        array(request.out)[...] = x * _scale(request, x) ** -request.beta
+        store(request.out, x * _scale(request, x) ** -request.beta)
 
     @np.errstate(all="ignore")
     def local_response_norm_backward(self, request: dnn.ResponseNormBackward) -> None:
@@ -45,12 +45,12 @@ class Windows(Library):
         share = np.zeros_like(x)
         for _, there, here in _neighbours(request.size).taps(channels, channels):
             share[:, here] += shares[:, there]
-        array(request.out)[...] = total - 2 * request.alpha * request.beta / request.size * x * share
+        store(request.out, total - 2 * request.alpha * request.beta / request.size * x * share)
 
 
 def _pooled(request: dnn.WindowPool, x: Array, shape: tuple[int, ...]) -> Array:
     maximal, sweeps = request.mode == "max", pooling(request)
-    found = np.full(shape, -math.inf if maximal else 0, x.dtype)
+    found = full(shape, -math.inf if maximal else 0, x.dtype, like=x)
     for _, there, here in taps(sweeps, x.shape[2:], shape[2:]):
         part = found[there]
         (np.maximum if maximal else np.add)(part, x[here], out=part)
@@ -59,7 +59,7 @@ def _pooled(request: dnn.WindowPool, x: Array, shape: tuple[int, ...]) -> Array:
 
 def _by_pooled(request: dnn.WindowPoolBackward) -> Array:
     x, y, dy, sweeps = wide(request.x), wide(request.y), wide(request.dy), pooling(request)
-    found, left = np.zeros_like(x), np.ones(y.shape, bool)
+    found, left = np.zeros_like(x), full(y.shape, value=True, dtype=bool, like=y)
     maximal = request.mode == "max"
     shares = dy if maximal else dy / _counts(request, sweeps, x, y.shape)
     for _, there, here in taps(sweeps, x.shape[2:], y.shape[2:]):
@@ -77,7 +77,7 @@ def _counts(request: Any, sweeps: list[Sweep], x: Array, shape: tuple[int, ...])
     """Return how many elements an average divides by in each place."""
     if request.count_include_pad:
         return x.dtype.type(math.prod(sweep.size for sweep in sweeps))
-    found = np.zeros(shape[2:], x.dtype)
+    found = np.zeros(shape[2:], x.dtype, like=x)
     for _, there, _ in taps(sweeps, x.shape[2:], shape[2:]):
         found[there] += 1
     return found

@@ -1,7 +1,7 @@
-"""Recurrent networks on the host backend, step by step, all sequences at once.
+"""Recurrent networks step by step, all sequences at once.
 
 A sequence that has ended keeps its state, and one that goes backwards has its first state until its last step. The
-backward computes the forward anew, so that the host leaves only a mark in the reserve.
+backward computes the forward anew, so that only a mark is left in the reserve.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from atomr_mp import errors
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.libraries.dnn_shapes import Rnn
-from atomr_mp_workers.libraries.base import Library, array
+from atomr_mp_workers.libraries.base import array
+from atomr_mp_workers.libraries.dnn.base import ArrayLibrary
 from atomr_mp_workers.libraries.dnn.cells import Cell
-from atomr_mp_workers.libraries.dnn.numbers import wide
-from atomr_mp_workers.libraries.dnn.pointwise import kept
+from atomr_mp_workers.libraries.dnn.numbers import full, store, wide
 
 Array = npt.NDArray[Any]
 
@@ -55,7 +54,7 @@ class NetworkRun(NamedTuple):
     """The factor of each layer's inputs by dropout."""
 
 
-class Recurrence(Library):
+class Recurrence(ArrayLibrary):
     """Recurrent networks, their gradients, and the packing of their weights."""
 
     def rnn_pack(self, request: dnn.RnnPack) -> None:
@@ -68,24 +67,25 @@ class Recurrence(Library):
     @np.errstate(all="ignore")
     def rnn(self, request: dnn.RnnForward) -> None:
         """Run a network over sequences."""
-        run = _run(request)
+        run = self._run(request)
         for operand, values in ((request.out, run.out), (request.hn, run.last[0]), (request.cn, run.last[1])):
             if operand is not None:
-                array(operand)[...] = values
+                store(operand, values)
         if request.reserve is not None:
-            array(request.reserve)[:MARK_BYTES] = _mark(request)
+            reserve = array(request.reserve)
+            reserve[:MARK_BYTES] = mark(request, reserve)
 
     @np.errstate(all="ignore")
-    def rnn_backward(self, request: dnn.RnnBackward) -> None:
-        """Compute the gradients of a network by its inputs, weights and first states."""
-        mark = array(request.reserve)[:MARK_BYTES]
-        if not np.array_equal(mark, _mark(request)):
-            raise errors.NumericalError(request.undefined)
-        mark[...] = 0
+    def rnn_backward(self, request: dnn.RnnBackward) -> Any:
+        """Compute the gradients of a network by its inputs, weights and first states; NaNs without its reserve."""
+        reserve = array(request.reserve)[:MARK_BYTES]
+        right = (reserve == mark(request, reserve)).all()
+        verdict = self.demand(right, request.undefined)
+        reserve[...] = np.where(right, 0, reserve)
         rnn, active = _of(request), _active(request)
         by_states = [_states(rnn, each, request.x) for each in (request.dhn, request.dcn)]
-        by_weights = np.zeros(rnn.size, wide(request.weights).dtype)
-        run, parts, gradient = _run(request), list(_viewed(rnn, by_weights)), wide(request.dy)
+        by_weights = np.zeros(rnn.size, wide(request.weights).dtype, like=reserve)
+        run, parts, gradient = self._run(request), list(_viewed(rnn, by_weights)), wide(request.dy)
         for layer in reversed(range(rnn.layers)):
             shares = np.split(gradient, rnn.directions, axis=2)
             gradient = np.zeros_like(run.tracks[layer * rnn.directions].inputs)
@@ -96,15 +96,46 @@ class Recurrence(Library):
         results = (gradient, by_weights, *by_states)
         for operand, values in zip((request.dx, request.dweights, request.dh0, request.dc0), results, strict=True):
             if operand is not None:
-                array(operand)[...] = values
+                store(operand, np.where(right, values, math.nan))
+        return verdict
+
+    def _run(self, request: Any) -> NetworkRun:
+        rnn, active = _of(request), _active(request)
+        x, weights = np.where(active, wide(request.x), 0), list(_viewed(rnn, wide(request.weights)))
+        last = _states(rnn, request.h0, request.x), _states(rnn, request.c0, request.x)
+        tracks: list[LayerRun] = []
+        factors: list[Any] = []
+        for layer in range(rnn.layers):
+            factors.append(self._factor_of_outputs(request, layer - 1, x) if layer and request.dropout_p else 1)
+            x = x * factors[-1]
+            outputs = []
+            for way in range(rnn.directions):
+                at = len(tracks)
+                order = range(len(x))[:: -1 if way else 1]
+                track = LayerRun(weights[at], x, order, [], [])
+                track, output = _forward(rnn, track, active, [each[at] for each in last])
+                tracks.append(track)
+                outputs.append(output)
+            x = np.concatenate(outputs, axis=2)
+        return NetworkRun(x, last, tracks, factors)
+
+    def _factor_of_outputs(self, request: Any, before: int, x: Array) -> Array:
+        """Return the factor of a layer's inputs by dropout: 0, or 1 / (1 - p)."""
+        bits = self.kept(request.dropout_p, request.seed, request.offset + before * x.size, x.size).reshape(x.shape)
+        return np.where(bits, x.dtype.type(1 / (1 - request.dropout_p or 1)), 0)
 
 
 def _of(request: Any) -> Rnn:
     return Rnn.of(request, request.x.shape[2])
 
 
-def _mark(request: Any) -> Array:
-    """Return the mark of a forward, which is that of backwards that fit it."""
+def mark(request: Any, like: Array) -> Array:
+    """Return the mark of a forward, which is that of backwards that fit it.
+
+    Args:
+        request: The forward, or a backward.
+        like: An array of the backend; a device makes the mark itself.
+    """
     facts = (
         _of(request),
         request.x.shape,
@@ -113,14 +144,19 @@ def _mark(request: Any) -> Array:
         request.seed,
         request.offset,
     )
-    return np.frombuffer(hashlib.blake2b(repr(facts).encode(), digest_size=MARK_BYTES).digest(), np.uint8)
+    word = int.from_bytes(hashlib.blake2b(repr(facts).encode(), digest_size=MARK_BYTES).digest(), "little")
+    shifts = np.arange(0, 8 * MARK_BYTES, 8, dtype=np.uint64, like=like)
+    found: Array = np.right_shift(np.uint64(word), shifts).astype(np.uint8)
+    return found
 
 
 def _active(request: Any) -> Array:
     """Return whether each sequence has each step, (t, b, 1)."""
     t, b, _ = request.x.shape
-    lengths = np.full(b, t) if request.lengths is None else array(request.lengths)
-    found: Array = (np.arange(t)[:, None] < lengths)[..., None]
+    if request.lengths is None:
+        return full((t, b, 1), value=True, dtype=bool, like=array(request.x))
+    lengths = array(request.lengths)
+    found: Array = (np.arange(t, like=lengths)[:, None] < lengths)[..., None]
     return found
 
 
@@ -134,33 +170,9 @@ def _viewed(rnn: Rnn, packed: Array) -> Iterator[tuple[Array, ...]]:
 def _states(rnn: Rnn, operand: Any, x: Any) -> Array:
     """Return states, 0 where they are left out; a copy."""
     shape = rnn.layers * rnn.directions, x.shape[1], rnn.hidden_size
-    return np.zeros(shape, wide(x).dtype) if operand is None else np.array(wide(operand))
-
-
-def _run(request: Any) -> NetworkRun:
-    rnn, active = _of(request), _active(request)
-    x, weights = np.where(active, wide(request.x), 0), list(_viewed(rnn, wide(request.weights)))
-    last = _states(rnn, request.h0, request.x), _states(rnn, request.c0, request.x)
-    tracks: list[LayerRun] = []
-    factors: list[Any] = []
-    for layer in range(rnn.layers):
-        factors.append(_factor(request, layer - 1, x) if layer and request.dropout_p else 1)
-        x = x * factors[-1]
-        outputs = []
-        for way in range(rnn.directions):
-            at = len(tracks)
-            order = range(len(x))[:: -1 if way else 1]
-            track, output = _forward(rnn, LayerRun(weights[at], x, order, [], []), active, [each[at] for each in last])
-            tracks.append(track)
-            outputs.append(output)
-        x = np.concatenate(outputs, axis=2)
-    return NetworkRun(x, last, tracks, factors)
-
-
-def _factor(request: Any, before: int, x: Array) -> Array:
-    """Return the factor of a layer's inputs by dropout: 0, or 1 / (1 - p)."""
-    bits = kept(request.dropout_p, request.seed, request.offset + before * x.size, x.size).reshape(x.shape)
-    return np.where(bits, x.dtype.type(1 / (1 - request.dropout_p or 1)), 0)
+    if operand is None:
+        return np.zeros(shape, np.float64 if x.dtype == "float64" else np.float32, like=array(x))
+    return wide(operand).copy()
 
 
 def _forward(rnn: Rnn, track: LayerRun, active: Array, states: list[Array]) -> tuple[LayerRun, Array]:
@@ -168,7 +180,7 @@ def _forward(rnn: Rnn, track: LayerRun, active: Array, states: list[Array]) -> t
     cell, (w_ih, w_hh, b_ih, b_hh) = Cell(rnn.mode), track.weights
     shares = track.inputs @ w_ih.T + b_ih
     h, c = (each.copy() for each in states)
-    found = np.zeros((*shares.shape[:2], rnn.hidden_size), shares.dtype)
+    found = np.zeros((*shares.shape[:2], rnn.hidden_size), shares.dtype, like=shares)
     for at in track.order:
         track.before.append((h, c))
         step, on = cell.step(shares[at], h @ w_hh.T + b_hh, h, c), active[at]
@@ -193,7 +205,7 @@ def _back(
     """
     cell, (w_ih, w_hh, _, _) = Cell(rnn.mode), track.weights
     h, c = by_states
-    by_shares = np.zeros((*track.inputs.shape[:2], rnn.gates), track.inputs.dtype)
+    by_shares = np.zeros((*track.inputs.shape[:2], rnn.gates), track.inputs.dtype, like=track.inputs)
     for at, before, gates in zip(reversed(track.order), reversed(track.before), reversed(track.gates), strict=True):
         on = active[at]
         found = cell.back(gates, *before, np.where(on, h + gradient[at], 0), np.where(on, c, 0))

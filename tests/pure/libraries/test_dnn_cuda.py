@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.libraries.dnn import Reference
+from atomr_mp.protocol.board import PLAN_WORDS
+from atomr_mp.protocol.declaration.arguments import with_arrays
+from atomr_mp.protocol.library_names import ENGINES
+from atomr_mp_workers.device.host import HostDevice
+from atomr_mp_workers.libraries.rng import philox
+from tests.actor_libraries import context_on
+from tests.cases.dnn_cases import REQUESTS, assert_agrees, requests
+from tests.direct import DirectDevice, assert_all_agree, ended, on_stand_ins, started
+from tests.fakes.fake_arrays import FakeArray
+from tests.fakes.fake_device_arrays import OnDevice, installed, ndarray
+
+DNN: Final[Any] = Reference(DirectDevice(lambda request: request))
+MODULES: Final = ("dnn.cuda", "dnn.kernels", "dnn.verdicts", "slots")
+
+
+def _kept(seed: Any, offset: Any, least: Any, kept: ndarray) -> Any:
+    return philox.words(int(seed), int(offset), kept.size) >= least
+
+
+class Actor:
+    """The CUDA actor on stand-ins.
+
+    Args:
+        engines: Those that it asks before CuPy.
+    """
+
+    def __init__(self, *engines: Any) -> None:
+        self.figures: Final = [0] * PLAN_WORDS
+        module = on_stand_ins(installed({"dnn_kept": _kept}), MODULES)
+        module.engines[:] = engines
+        context = dataclasses.replace(context_on(HostDevice(), "cuda"), figures=lambda _library: self.figures)
+        self.dnn: Final = module.Implementation(context, None)
+        module.engines.clear()
+
+    @property
+    def engine(self) -> str:
+        """The engine that serves."""
+        return ENGINES[self.figures[-1]]
+
+    def run(self, request: Any) -> Any:
+        """Do a request, with a plan of its own."""
+        return ended(started(self.dnn, with_arrays(request, on_device)))
+
+
+def on_device(array: Any) -> OnDevice:
+    """Return an array as the actor meets it."""
+    return OnDevice(array.layout, array.slab)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_nothing_that_is_not_cupys_is_asked_and_nothing_is_read_on_the_host(name: str) -> None:
+    """And what is asked gives what is meant: the functions are those of the host, on arrays that come by protocols."""
+    actor = Actor()
+    assert_all_agree(requests(REQUESTS[name]), 40, assert_agrees, actor.run)
+    assert actor.engine == "CuPy"
+
+
+def test_engines_are_asked_in_turn_and_cupy_does_the_rest() -> None:
+    """The first that has a plan serves; the plan gets each request, and its answer is the request's."""
+    asked = []
+
+    def engine(name: str, kinds: set[str]) -> Any:
+        def planned(request: Any) -> Any:
+            asked.append((name, request.kind))
+            return (lambda done: (name, done.kind)) if request.kind in kinds else None
+
+        return lambda _library: SimpleNamespace(planned=planned)
+
+    actor = Actor(engine("one", {"relu"}), engine("two", {"relu", "tanh"}))
+    x = FakeArray.of([-1.0, 2.0], "float32")
+    out = FakeArray.of([0.0, 0.0], "float32")
+    engines = []
+    for kind in ("softplus", "tanh", "relu", "identity"):
+        found = actor.run(DNN.activation(x, out, kind=kind))
+        engines.append((found, actor.engine))
+    assert engines == [(None, "CuPy"), (("two", "tanh"), "cuDNN"), (("one", "relu"), "cuDNN"), (None, "cuDNN")]
+    np.testing.assert_array_equal(out.array, x.array)
+    names = [name for name, _ in asked]
+    assert names == ["one", "two", "one", "two", "one", "one", "two"]
+
+
+def test_a_plan_is_used_for_other_memory_and_other_factors() -> None:
+    """Nothing of the request that it was made for is kept in it."""
+    actor = Actor()
+    first, second = (FakeArray.of(values, "float32") for values in ([1.0, 2.0], [3.0, 4.0]))
+    outputs = [FakeArray.of([0.0, 0.0], "float32") for _ in "ab"]
+    one = DNN.activation(first, outputs[0], kind="relu", alpha=2.0)
+    other = DNN.activation(second, outputs[1], kind="relu", alpha=3.0)
+    assert one.plan_key() == other.plan_key()
+    plan = actor.dnn.prepare_activation(with_arrays(one, on_device))
+    for request in (other, one):
+        actor.dnn.activation(with_arrays(request, on_device), plan)
+    np.testing.assert_array_equal([each.array for each in outputs], [[2.0, 4.0], [9.0, 12.0]])
+
+
+def test_a_second_backward_is_refused_after_its_work_and_gives_no_numbers() -> None:
+    """The host cannot know before: the gradients are NaN, so that none is taken for one, and the reserve stays."""
+    actor, one = Actor(), {"mode": "gru", "hidden_size": 2}
+    x, weights = FakeArray.of(np.full((3, 2, 4), 0.5), "float32"), FakeArray.of(np.full(6 * 6 + 12, 0.1), "float32")
+    forward = DNN.rnn(x, weights, save_reserve=True, **one)
+    made: dict[str, Any] = {name: FakeArray(layout) for name, layout in forward.results().items()}
+    actor.run(msgspec.structs.replace(forward, **made))
+    backward = DNN.rnn_backward(x, weights, made["out"], made["out"], made["reserve"], **one)
+    outputs: dict[str, Any] = {name: FakeArray(layout) for name, layout in backward.results().items()}
+    backward = msgspec.structs.replace(backward, **outputs)
+    actor.run(backward)
+    assert all(each.array.any() and np.isfinite(each.array).all() for each in outputs.values())
+    later = started(actor.dnn, with_arrays(backward, on_device))
+    with pytest.raises(errors.NumericalError, match="used it up"):
+        ended(later)
+    assert all(np.isnan(each.array).all() for each in outputs.values())
+
+
+def test_every_request_has_a_plan_that_is_made_off_the_loop() -> None:
+    """An engine may take long over any of them."""
+    actor = Actor()
+    assert set(REQUESTS) == actor.dnn.slow == {name for name in REQUESTS if hasattr(actor.dnn, f"prepare_{name}")}

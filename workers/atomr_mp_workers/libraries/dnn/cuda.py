@@ -1,0 +1,95 @@
+"""Neural networks on the CUDA backend: by cuDNN what it serves, the rest by CuPy.
+
+A request that comes to CuPy is done by the same functions as on the host.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import cupy
+import cupyx.scipy.special  # noqa: F401 - CuPy imports it at the first of NumPy's functions that it is handed
+import numpy as np
+
+from atomr_mp.protocol.libraries import requests_of
+from atomr_mp_workers.libraries.base import Library, LibraryContext
+from atomr_mp_workers.libraries.dnn import kernels
+from atomr_mp_workers.libraries.dnn.arrays import ArrayDnn
+from atomr_mp_workers.libraries.dnn.base import least
+from atomr_mp_workers.libraries.dnn.cudnn import engines
+from atomr_mp_workers.libraries.dnn.engine import Enqueue
+from atomr_mp_workers.libraries.dnn.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.device.base import Stream
+
+
+class CupyDnn(ArrayDnn):
+    """All requests on CuPy's arrays."""
+
+    scores_at_once = 2**24
+
+    def __init__(self, context: LibraryContext, stream: Stream) -> None:
+        super().__init__(context, stream)
+        self._verdicts: Final = Verdicts()
+
+    def kept(self, p: float, seed: int, offset: int, count: int) -> Any:
+        """Return for each of some elements whether it is kept."""
+        return kernels.KEPT(np.uint64(seed), np.uint64(offset), least(p), cupy.empty(count, bool))
+
+    def demand(self, right: Any, message: str) -> Any:
+        """Have the request go on; the error comes after its work."""
+        return self._verdicts.demand(right, message)
+
+
+class CudaDnn(Library):
+    """Requests on device memory, each by a plan of the first engine that has one, or by CuPy."""
+
+    slow = frozenset(requests_of("dnn"))
+
+    def __init__(self, context: LibraryContext, stream: Stream) -> None:
+        super().__init__(context, stream)
+        self._arrays: Final = CupyDnn(context, stream)
+        self._engines: Final = [engine(self) for engine in engines]
+        self._served_by = ""
+
+    def planned(self, request: Any) -> Enqueue:
+        """Return the function that does a request."""
+        for engine in self._engines:
+            found = engine.planned(request)
+            if found is not None:
+                self._serve_by("cuDNN")
+                return found
+        self._serve_by(self._served_by or "CuPy")
+        by_arrays: Enqueue = getattr(self._arrays, request.name)
+        return by_arrays
+
+    def _serve_by(self, engine: str) -> None:
+        """Show which engine has served last; once cuDNN has, it is that."""
+        if engine != self._served_by:
+            self._served_by = engine
+            self.context.served_by("dnn", engine)
+
+    def _prepare(self, request: Any) -> Enqueue:
+        return self.planned(request)
+
+    def _run(self, request: Any, plan: Enqueue) -> Any:
+        return plan(request)
+
+    prepare_conv = prepare_conv_transpose = prepare_conv_input = prepare_conv_weight = _prepare
+    conv = conv_transpose = conv_input = conv_weight = _run
+    prepare_pool = prepare_pool_backward = prepare_softmax = prepare_softmax_backward = _prepare
+    pool = pool_backward = softmax = softmax_backward = _run
+    prepare_activation = prepare_activation_backward = prepare_dropout = prepare_dropout_backward = _prepare
+    activation = activation_backward = dropout = dropout_backward = _run
+    prepare_local_response_norm = prepare_local_response_norm_backward = prepare_norm_backward = _prepare
+    local_response_norm = local_response_norm_backward = norm_backward = _run
+    prepare_batch_norm = prepare_batch_norm_training = prepare_layer_norm = prepare_rms_norm = _prepare
+    batch_norm = batch_norm_training = layer_norm = rms_norm = _run
+    prepare_instance_norm = prepare_group_norm = prepare_rnn_pack = prepare_rnn = prepare_rnn_backward = _prepare
+    instance_norm = group_norm = rnn_pack = rnn = rnn_backward = _run
+    prepare_scaled_dot_product_attention = prepare_scaled_dot_product_attention_backward = _prepare
+    scaled_dot_product_attention = scaled_dot_product_attention_backward = _run
+
+
+Implementation: Final = CudaDnn
