@@ -21,7 +21,19 @@ from tests.fakes.fake_arrays import FakeArray
 UFUNCS: Final = frozenset(
     [
         *("absolute", "add", "bitwise_and", "bitwise_or", "divide", "equal", "erf", "exp", "expm1", "greater"),
-        *("greater_equal", "invert", "isnan", "less", "log", "logaddexp", "matmul", "maximum", "minimum", "multiply"),
+        *(
+            "greater_equal",
+            "invert",
+            "isnan",
+            "less",
+            "log",
+            "logaddexp",
+            "matmul",
+            "maximum",
+            "minimum",
+            "multiply",
+            "negative",
+        ),
         *("power", "right_shift", "sqrt", "subtract", "tanh"),
     ]
 )
@@ -133,10 +145,15 @@ def _split(values: ndarray, sections: int, axis: int) -> list[ndarray]:
     return [ndarray(each) for each in np.split(_bare(values), sections, axis)]
 
 
+def _concatenated(arrays: list[ndarray], axis: int = 0) -> ndarray:
+    assert len(arrays) <= 8, "of more, CuPy copies the addresses from the host's memory, which no graph can do again"
+    return ndarray(np.concatenate([*map(_bare, arrays)], axis))
+
+
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     **{name: _made(getattr(np, name)) for name in ("arange", "empty", "zeros", "ones_like", "zeros_like")},
     **{name: _made(getattr(np, name)) for name in ("moveaxis", "tensordot", "where")},
-    "concatenate": lambda arrays, axis=0: ndarray(np.concatenate([*map(_bare, arrays)], axis)),
+    "concatenate": _concatenated,
     "split": _split,
 }
 """CuPy's, as far as they are used."""

@@ -493,6 +493,28 @@ def test_few_scores_at_a_time_give_what_all_give(monkeypatch: pytest.MonkeyPatch
         assert_close(one, other, "float64", 30)
 
 
+def test_what_lies_beyond_lengths_is_not_read() -> None:
+    """NaNs there, forward and backward, in queries, keys, values, gradients, and in what the forward has saved."""
+    own, of_keys = FakeArray.of([2, 4], "int32"), FakeArray.of([5, 3], "int32")
+    options = {"query_lengths": own, "key_lengths": of_keys}
+
+    def results(beyond: float) -> list[Any]:
+        query, key, value = (FakeArray.of(each.array, "float64") for each in (Q, K, K))
+        for array, lengths in ((query, own), (key, of_keys), (value, of_keys)):
+            for sample, length in enumerate(lengths.array):
+                array.array[sample, :, length:] = beyond
+        out, lse = done(attend(query, key, value, save_lse=True, **options))
+        y, dy, sums = (FakeArray.of(each, "float64") for each in (out, out, lse))
+        for array in (dy, sums):
+            for sample, length in enumerate(own.array):
+                array.array[sample, :, length:] = beyond
+        return [out, lse, *done(DNN.scaled_dot_product_attention_backward(query, key, value, y, dy, sums, **options))]
+
+    for one, other in zip(results(np.nan), results(0.0), strict=True):
+        assert not np.isnan(other).any()
+        np.testing.assert_array_equal(one, other)
+
+
 def test_dropout_of_weights_is_that_of_their_array() -> None:
     """The mask is that of `dropout` on an array of all weights, wherever a query's lie in it."""
     ones = FakeArray.of(np.ones((2, 4, 5, 6)), "float64")

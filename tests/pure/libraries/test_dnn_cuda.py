@@ -12,9 +12,11 @@ from atomr_mp import errors
 from atomr_mp.libraries.dnn import Reference
 from atomr_mp.protocol.board import PLAN_WORDS
 from atomr_mp.protocol.declaration.arguments import with_arrays
+from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.library_names import ENGINES
 from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.libraries.rng import philox
+from atomr_mp_workers.memory.blocks import OURS, Holder
 from tests.actor_libraries import context_on
 from tests.cases.dnn_cases import REQUESTS, assert_agrees, requests
 from tests.direct import DirectDevice, assert_all_agree, ended, on_stand_ins, started
@@ -127,3 +129,18 @@ def test_every_request_has_a_plan_that_is_made_off_the_loop() -> None:
     """An engine may take long over any of them."""
     actor = Actor()
     assert set(REQUESTS) == actor.dnn.slow == {name for name in REQUESTS if hasattr(actor.dnn, f"prepare_{name}")}
+
+
+def test_a_standby_tries_layers_of_each_kind() -> None:
+    """They are valid, and leave all memory that they got to their holder's end."""
+    actor, holder = Actor(), Holder(OURS)
+    tried = []
+    for request in actor.dnn.trials(holder):
+        given = with_arrays(request, lambda each: FakeArray(Layout.contiguous(each.dtype, each.shape)))
+        made: Any = {name: FakeArray(layout) for name, layout in given.results().items()}
+        given = msgspec.structs.replace(given, **made)
+        given.check()
+        actor.run(given)
+        tried.append((request.name, next(iter(made.values())).dtype))
+    names = ["conv", "pool", "softmax", "activation", "dropout", "layer_norm", "scaled_dot_product_attention"]
+    assert tried == [(name, dtype) for dtype in ("float32", "bfloat16") for name in names]

@@ -115,14 +115,15 @@ class Attentions(ArrayLibrary):
         heads, queries = counts
         each, rows, keys = scores.shape[2:]
         first = (part.samples.start * heads + part.heads.start) * each
+        found = np.empty(scores.shape, bool, like=scores)
         # All queries of some heads lie together; some queries of a single one of the keys' heads do so head by head.
-        begins = (
-            [first * queries] if rows == queries else [(first + at) * queries + part.rows.start for at in range(each)]
-        )
-        count = scores.size // len(begins)
-        found = [self.kept(request.dropout_p, request.seed, request.offset + at * keys, count) for at in begins]
-        bits = np.concatenate(found).reshape(scores.shape)
-        return np.where(bits, scores.dtype.type(1 / (1 - request.dropout_p or 1)), 0)
+        of_head = [(found, first * queries)]
+        if rows < queries:
+            of_head = [(found[:, :, at], (first + at) * queries + part.rows.start) for at in range(each)]
+        for bits, begin in of_head:
+            made = self.kept(request.dropout_p, request.seed, request.offset + begin * keys, bits.size)
+            bits[...] = made.reshape(bits.shape)
+        return np.where(found, scores.dtype.type(1 / (1 - request.dropout_p or 1)), 0)
 
 
 def _split(counts: tuple[int, int, int], steps: list[int]) -> Iterator[QueriesPart]:

@@ -5,6 +5,7 @@ A request that comes to CuPy is done by the same functions as on the host.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import cupy
@@ -12,13 +13,16 @@ import cupyx.scipy.special  # noqa: F401 - CuPy imports it at the first of NumPy
 import numpy as np
 
 from atomr_mp.protocol.libraries import requests_of
+from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.dnn import kernels
 from atomr_mp_workers.libraries.dnn.arrays import ArrayDnn
 from atomr_mp_workers.libraries.dnn.base import least
 from atomr_mp_workers.libraries.dnn.cudnn import engines
 from atomr_mp_workers.libraries.dnn.engine import Enqueue
+from atomr_mp_workers.libraries.dnn.trials import layers
 from atomr_mp_workers.libraries.dnn.verdicts import Verdicts
+from atomr_mp_workers.memory.blocks import Holder
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.base import Stream
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 class CupyDnn(ArrayDnn):
     """All requests on CuPy's arrays."""
 
-    scores_at_once = 2**24
+    scores_at_once = 2**22
 
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         super().__init__(context, stream)
@@ -52,6 +56,10 @@ class CudaDnn(Library):
         self._arrays: Final = CupyDnn(context, stream)
         self._engines: Final = [engine(self) for engine in engines]
         self._served_by = ""
+
+    def trials(self, holder: Holder) -> Iterable[LibraryRequest]:
+        """Return some layers."""
+        return layers(self.context, holder)
 
     def planned(self, request: Any) -> Enqueue:
         """Return the function that does a request."""
