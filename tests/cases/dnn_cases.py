@@ -17,13 +17,15 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from atomr_mp.protocol.declaration.arguments import declared as fields_of
+from atomr_mp.protocol.declaration.arguments import with_arrays
+from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import dnn, requests_of, rng
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.refs import Operand
 from tests import declared, layouts
 from tests.declared import Expected
 from tests.direct import host_actor, run_by
-from tests.fakes.fake_arrays import FakeArray
+from tests.fakes.fake_arrays import GUARD_BYTES, FakeArray
 
 Array = npt.NDArray[Any]
 
@@ -36,6 +38,31 @@ def requests(draw: st.DrawFn, cls: type[LibraryRequest]) -> Any:
     if cls is dnn.RnnPack:
         return draw(packings())
     return draw(declared.requests(cls, **DRAWN[cls.name](draw)))
+
+
+@st.composite
+def packed_requests(draw: st.DrawFn, cls: type[LibraryRequest]) -> Any:
+    """Draw a request whose arrays lie without gaps, all row-major or all with their channels last."""
+    request, last = draw(requests(cls)), draw(st.booleans())
+    made: dict[Any, FakeArray] = {}
+
+    def packed(operand: Operand) -> FakeArray:
+        key = operand.memory, operand.layout  # an array in place stays in place
+        if key not in made:
+            made[key] = layouts.poisoned(_packed_layout(operand, last=last))
+        return made[key]
+
+    return with_arrays(request, packed)
+
+
+def _packed_layout(operand: Operand, *, last: bool) -> Layout:
+    """Return the layout of an array without gaps, of four dimensions or more with its channels last."""
+    shape, ndim = operand.shape, operand.ndim
+    if not last or ndim < 4:
+        return Layout.contiguous(operand.dtype, shape, GUARD_BYTES)
+    order = [0, *range(2, ndim), 1]
+    there = Layout.contiguous(operand.dtype, [shape[axis] for axis in order], GUARD_BYTES)
+    return there.transposed([order.index(axis) for axis in range(ndim)])
 
 
 def assert_agrees(request: Any, random: np.random.Generator, run: Callable[[Any], Any]) -> None:
@@ -736,15 +763,13 @@ def _network(request: Any, dense: dict[str, Array]) -> Expected:
     return Expected(values | nothing, 64, 16.0, nothing)
 
 
-def _network_backward(request: Any, dense: dict[str, Array]) -> Expected:
-    """Take a step along the imaginary axis from each element of x, of the weights and of the first states."""
+def network_gradients(request: Any, dense: dict[str, Array]) -> dict[str, Array]:
+    """Return the gradients by x, weights and the first states, by a step along the imaginary axis from each element."""
     zeros = np.zeros((request.num_layers * (1 + request.bidirectional), dense["x"].shape[1], request.hidden_size))
     dense = {"h0": zeros, "c0": zeros} | dense
-    values: dict[str, Any] = {"reserve": np.zeros(dense["reserve"].shape)}
+    values: dict[str, Any] = {}
     for name in ("x", "weights", "h0", "c0"):
-        if f"d{name}" not in dense:
-            continue
-        found = np.zeros(dense[name].shape)
+        found = values[name] = np.zeros(dense[name].shape)
         for at in np.ndindex(found.shape):
             moved = dense[name].astype(complex)
             moved[at] += 1j * STEP
@@ -752,7 +777,13 @@ def _network_backward(request: Any, dense: dict[str, Array]) -> Expected:
             for result, gradient in (("out", "dy"), ("hn", "dhn"), ("cn", "dcn")):
                 if gradient in dense:
                     found[at] += (dense[gradient] * results[result].imag / STEP).sum()
-        values[f"d{name}"] = found
+    return values
+
+
+def _network_backward(request: Any, dense: dict[str, Array]) -> Expected:
+    gradients = network_gradients(request, dense)
+    values: dict[str, Any] = {f"d{name}": each for name, each in gradients.items() if f"d{name}" in dense}
+    values["reserve"] = np.zeros(dense["reserve"].shape)
     return Expected(values, 64, 64.0, {"reserve": np.zeros(dense["reserve"].shape, bool)})
 
 

@@ -41,10 +41,12 @@ LIBRARIES: Final = {
     "NVRTCError": "nvrtc",
     "NcclError": "nccl",
     "cudnnGraphNotSupportedError": "cudnn",
+    "CudnnError": "cudnn",
     "AcceleratorError": "torch",
     "OutOfMemoryError": "torch",
 }
-"""Names of exception classes, of CuPy, nvmath, cuda-bindings, cuda-core and torch, and which library they speak for."""
+"""Names of exception classes, of CuPy, nvmath, cuda-bindings, cuda-core, torch and of our own calls of cuDNN, and which
+library they speak for."""
 
 NVIDIA_NAMES: Final = {
     "CUDA_ERROR_ILLEGAL_ADDRESS": 700,
@@ -106,7 +108,17 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _library(error: BaseException) -> str | None:
     root = type(error).__module__.partition(".")[0]
-    if root in {"cupy", "cupy_backends", "cupyx", "cuda", "nvmath", "cudnn", "nccl", "torch"}:
+    if root in {
+        "cupy",
+        "cupy_backends",
+        "cupyx",
+        "cuda",
+        "nvmath",
+        "cudnn",
+        "nccl",
+        "torch",
+        __name__.partition(".")[0],
+    }:
         return next((LIBRARIES[cls.__name__] for cls in type(error).__mro__ if cls.__name__ in LIBRARIES), None)
     # torch reports a device's fault as a RuntimeError of Python's own.
     return "torch" if type(error) is RuntimeError and str(error).startswith("CUDA error") else None
