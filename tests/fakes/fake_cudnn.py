@@ -1,0 +1,402 @@
+"""A stand-in for cuDNN's frontend on the host's memory: what the engines ask for is proved without a GPU.
+
+A graph does what cuDNN's documentation says of its operations, in double precision. What is not defined there is
+garbage: results of queries without a key, and of those beyond a sample's length. It checks what an engine has to give:
+dimensions, addresses as aligned as kernels take them, the order of the calls that build a graph.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final, Self
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+
+from atomr_mp.protocol import dtypes
+from tests.cases.dnn_cases import correlated, gradients
+from tests.fakes.fake_cublas import STREAM, _memory
+from tests.fakes.fake_cutensor import Addressed, _empty
+
+Array = npt.NDArray[Any]
+
+GARBAGE: Final = 7.0
+WORKSPACE_BYTES: Final = 4096
+NAMES: Final = {
+    "HALF": "float16",
+    "BFLOAT16": "bfloat16",
+    "FLOAT": "float32",
+    "DOUBLE": "float64",
+    "INT32": "int32",
+}
+"""Element types by cuDNN's names."""
+
+
+class NotSupportedError(RuntimeError):
+    """As the frontend raises it."""
+
+
+def _enum(name: str, *members: str) -> Any:
+    return enum.Enum(name, {member: member for member in members})
+
+
+class FakeCudnn(ModuleType):
+    """The frontend, with one handle.
+
+    Args:
+        style: How graphs are run: "wrapped" as by 1.28, "plain" as by those before it, "public" if neither is there.
+        refuses: Returns whether there is no engine, given the names of a graph's operations and its element type.
+    """
+
+    data_type = _enum("data_type", *NAMES)
+    numerical_note = _enum("numerical_note", "NONDETERMINISTIC", "TENSOR_CORE")
+    behavior_note = _enum("behavior_note", "RUNTIME_COMPILATION")
+    heur_mode = _enum("heur_mode", "A", "FALLBACK")
+    norm_forward_phase = _enum("norm_forward_phase", "TRAINING")
+    diagonal_alignment = _enum("diagonal_alignment", "TOP_LEFT", "BOTTOM_RIGHT")
+    cudnnGraphNotSupportedError = NotSupportedError  # noqa: N815 - the frontend's
+
+    def __init__(
+        self, style: str = "wrapped", refuses: Callable[[list[str], str], bool] = lambda _names, _dtype: False
+    ) -> None:
+        super().__init__("cudnn")
+        self.style: Final = style
+        self.refuses: Final = refuses
+        self.handle: Final = SimpleNamespace(backend_handle=81) if style == "wrapped" else 81
+        self.built: Final[list[FakeGraph]] = []
+        self.ran: Final[list[list[str]]] = []
+        """Names of the operations of each graph that has run."""
+
+    def create_handle(self) -> Any:
+        """Make the handle."""
+        return self.handle
+
+    def set_stream(self, handle: Any, stream: int) -> None:
+        """Have work put on a stream."""
+        assert (handle, stream) == (self.handle, STREAM)
+
+    def pygraph(self, *, handle: Any, **types: Any) -> FakeGraph:
+        """Make a graph."""
+        assert handle is self.handle
+        assert types["compute_data_type"] is types["intermediate_data_type"]
+        return FakeGraph(self, NAMES[types["io_data_type"].value])
+
+
+class FakeTensor:
+    """A tensor of a graph; one that an operation gives is virtual until it is an output."""
+
+    def __init__(self, number: int, dim: list[int], stride: list[int], dtype: Any, *, by_value: bool = False) -> None:
+        assert len(dim) == len(stride)
+        assert min([1, *dim, *stride]) > 0
+        self.number: Final = number
+        self.dim, self.stride, self.dtype, self.by_value = dim, stride, dtype, by_value
+        self.is_output = False
+
+    def set_output(self, wanted: bool) -> Self:  # noqa: FBT001 - the frontend's
+        """Have it written."""
+        self.is_output = wanted
+        return self
+
+    def set_data_type(self, dtype: Any) -> Self:
+        """Set the element type."""
+        self.dtype = dtype
+        return self
+
+    def set_dim(self, dim: list[int]) -> Self:
+        """Set the dimensions."""
+        self.dim = dim
+        return self
+
+    def set_stride(self, stride: list[int]) -> Self:
+        """Set the strides."""
+        assert min(stride) > 0
+        self.stride = stride
+        return self
+
+    def get_uid(self) -> int:
+        """Return its number."""
+        return self.number
+
+    def at(self, address: int) -> Array:
+        """Return the tensor at an address."""
+        dtype = NAMES[self.dtype.value]
+        item = dtypes.item_bytes(dtype)
+        if not self.by_value:
+            assert address % 16 == 0
+        reach = 1 + sum((n - 1) * step for n, step in zip(self.dim, self.stride, strict=True))
+        memory = _memory(address, reach, dtype)
+        strides = [step * item for step in self.stride]
+        return np.ndarray(self.dim, memory.dtype, memory.view(np.uint8).data, 0, strides)
+
+
+class FakeGraph:
+    """A graph: its tensors, and operations that are functions of arrays."""
+
+    def __init__(self, cudnn: FakeCudnn, dtype: str) -> None:
+        self.cudnn: Final = cudnn
+        self.dtype: Final = dtype
+        self.names: Final[list[str]] = []
+        self.notes: Final[set[str]] = set()
+        """Notes of engines that are not wanted."""
+        self.options: dict[str, Any] = {}
+        """Arguments of the last operation that are no tensors."""
+        self.selected_engine = None
+        self._tensors: Final[list[FakeTensor]] = []
+        self._steps: Final[list[tuple[Callable[..., Any], dict[str, Any], list[FakeTensor]]]] = []
+        self._numbers: Final = itertools.count(1)
+        self._stage = 0
+        if cudnn.style == "wrapped":
+            self._lowered_graph = SimpleNamespace(_execute=self._do)
+        elif cudnn.style == "plain":
+            self._execute = self._do
+
+    def tensor(self, *, dim: list[int], stride: list[int], data_type: Any, **more: Any) -> FakeTensor:
+        """Describe a tensor that is given."""
+        made = FakeTensor(next(self._numbers), dim, stride, data_type, by_value=more.get("is_pass_by_value", False))
+        self._tensors.append(made)
+        return made
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return what adds an operation."""
+        if name not in OPERATIONS:
+            raise AttributeError(name)
+        operation, count = OPERATIONS[name]
+
+        def add(*positional: FakeTensor, **named: Any) -> Any:
+            given = dict(zip(POSITIONAL.get(name, ()), positional, strict=False)) | named
+            made = [FakeTensor(next(self._numbers), [], [], self.cudnn.data_type.FLOAT) for _ in range(count)]
+            self.names.append(name)
+            self.options = {key: value for key, value in given.items() if not isinstance(value, FakeTensor)}
+            self._tensors.extend(made)
+            self._steps.append((operation, given, made))
+            if name == "rmsnorm_backward":
+                assert given["has_dbias"] is False
+                return [*made, None]
+            return made[0] if count == 1 else made
+
+        return add
+
+    # --- building -----------------------------------------------------------------------------------------------------
+
+    def _to(self, stage: int) -> None:
+        assert self._stage == stage - 1
+        self._stage = stage
+
+    def validate(self) -> None:
+        """Check the description."""
+        self._to(1)
+        assert len({each.number for each in self._tensors}) == len(self._tensors)
+
+    def build_operation_graph(self) -> None:
+        """Make the graph known to cuDNN."""
+        self._to(2)
+
+    def create_execution_plans(self, modes: list[Any]) -> None:
+        """Ask the heuristics."""
+        self._to(3)
+        assert [each.value for each in modes] == ["A", "FALLBACK"]
+
+    def deselect_numeric_notes(self, notes: list[Any]) -> None:
+        """Leave out engines."""
+        assert self._stage == 3
+        self.notes.update(each.value for each in notes)
+
+    deselect_behavior_notes = deselect_numeric_notes
+
+    def check_support(self) -> None:
+        """Look whether there is an engine. Norms and attention have only some that are compiled."""
+        self._to(4)
+        compiled = not self.names[0].startswith("conv")
+        if self.cudnn.refuses(self.names, self.dtype) or (compiled and "RUNTIME_COMPILATION" in self.notes):
+            raise NotSupportedError("no engine")
+
+    def build_plans(self) -> None:
+        """Build the plan."""
+        self._to(5)
+        self.cudnn.built.append(self)
+
+    def get_workspace_size(self) -> int:
+        """Return a size."""
+        assert self._stage == 5
+        return WORKSPACE_BYTES
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def execute(self, addresses: dict[int, int], workspace: int, *, handle: Any) -> None:
+        """Run it, as is public."""
+        assert handle is self.cudnn.handle
+        assert self.cudnn.style == "public"
+        self._do(addresses, workspace, 81)
+
+    def _do(self, addresses: dict[int, int], workspace: int, handle: int) -> None:
+        assert handle == 81
+        assert workspace % 16 == 0
+        self.cudnn.ran.append(self.names)
+        values: dict[int, Array] = {}
+        made = {each.number for _, _, tensors in self._steps for each in tensors}
+        wanted = {each.number for each in self._tensors if each.is_output or each.number not in made}
+        assert set(addresses) == wanted
+        for tensor in self._tensors:
+            if tensor.number not in made:
+                values[tensor.number] = tensor.at(addresses[tensor.number]).astype(np.float64)
+        for operation, given, tensors in self._steps:
+            arrays = {
+                name: values[value.number] if isinstance(value, FakeTensor) else value for name, value in given.items()
+            }
+            found = operation(SimpleNamespace(**arrays), tensors[0].dim)
+            for tensor, value in zip(tensors, found, strict=True):
+                values[tensor.number] = value
+                if tensor.is_output:
+                    target = tensor.at(addresses[tensor.number])
+                    target[...] = value.reshape(target.shape)
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+
+def _way(of: Any, channels: int, share: int) -> Any:
+    sides = [side for pair in zip(of.pre_padding, of.post_padding, strict=True) for side in pair]
+    return SimpleNamespace(stride=of.stride, dilation=of.dilation, padding=sides, groups=channels // share)
+
+
+def _fprop(of: Any, _dim: list[int]) -> Any:
+    return [correlated(_way(of, of.image.shape[1], of.weight.shape[1]), of.image, of.weight)]
+
+
+def _dgrad(of: Any, dim: list[int]) -> Any:
+    way = _way(of, dim[1], of.filter.shape[1])
+    return [gradients(way, np.zeros(dim), of.filter, of.loss)[0]]
+
+
+def _wgrad(of: Any, dim: list[int]) -> Any:
+    way = _way(of, of.image.shape[1], dim[1])
+    return [gradients(way, of.image, np.zeros(dim), of.loss)[1]]
+
+
+def _forward(axes: tuple[int, ...], *, centred: bool = True) -> Callable[[Any, list[int]], Any]:
+    def norm(of: Any, _dim: list[int]) -> Any:
+        mean = of.input.mean(axes, keepdims=True) if centred else np.zeros(1)
+        variance = ((of.input - mean) ** 2).mean(axes, keepdims=True)
+        inverse = 1 / np.sqrt(variance + of.epsilon)
+        y = (of.input - mean) * inverse * of.scale
+        if not centred:
+            return [y, inverse]
+        found = [y + of.bias, mean, inverse]
+        if axes[0] == 0:
+            count, share = of.input.size // mean.size, of.momentum
+            pairs = ((of.in_running_mean, mean), (of.in_running_var, variance * count / (count - 1)))
+            found += [(1 - share) * old + share * new for old, new in pairs]
+        return found
+
+    return norm
+
+
+def _backward(axes: tuple[int, ...], *, centred: bool = True) -> Callable[[Any, list[int]], Any]:
+    def norm(of: Any, _dim: list[int]) -> Any:
+        normal = (of.input - (of.mean if centred else 0)) * of.inv_variance
+        gradient = of.grad * of.scale
+        left = gradient - normal * (gradient * normal).mean(axes, keepdims=True)
+        if centred:
+            left = left - gradient.mean(axes, keepdims=True)
+        rest = tuple(at for at, n in enumerate(of.scale.shape) if n == 1)
+        found = [left * of.inv_variance, (of.grad * normal).sum(rest, keepdims=True)]
+        return [*found, of.grad.sum(rest, keepdims=True)] if centred else found
+
+    return norm
+
+
+def _scores(of: Any) -> tuple[Array, Array, Array, int]:
+    """Return scores, -inf where a key is left out, which queries have one, those of padding, and the heads' share."""
+    (b, hq, sq, _), (_, hk, sk, _) = of.q.shape, of.k.shape
+    each = hq // hk
+    scores = of.attn_scale * of.q @ np.repeat(of.k, each, 1).swapaxes(2, 3)
+    if hasattr(of, "bias"):
+        scores = scores + of.bias
+    queries, keys = np.full((b, 1, 1, 1), sq), np.full((b, 1, 1, 1), sk)
+    if getattr(of, "use_padding_mask", False):
+        queries, keys = of.seq_len_q.astype(int), of.seq_len_kv.astype(int)
+        assert ((queries >= 0) & (queries <= sq) & (keys >= 0) & (keys <= sk)).all()
+    rows, columns = np.arange(sq)[:, None], np.arange(sk)
+    taken = np.broadcast_to(columns < keys, (b, 1, sq, sk)).copy()
+    if hasattr(of, "diagonal_alignment"):
+        bottom = of.diagonal_alignment.value == "BOTTOM_RIGHT"
+        at = rows + (keys - queries if bottom else 0)
+        taken &= columns <= at + of.diagonal_band_right_bound
+        if hasattr(of, "diagonal_band_left_bound"):
+            taken &= columns + of.diagonal_band_left_bound > at
+    beyond = np.broadcast_to(rows >= queries, (b, 1, sq, 1))
+    return np.where(taken, scores, -math.inf), np.asarray(taken.any(3, keepdims=True)), beyond, each
+
+
+def _sdpa(of: Any, _dim: list[int]) -> Any:
+    scores, some, beyond, each = _scores(of)
+    garbage = ~some | beyond | (scores < -1e4).all(3, keepdims=True)
+    largest = np.where(garbage, 0, scores.max(3, keepdims=True))
+    powers = np.where(garbage, GARBAGE, np.exp(scores - largest))
+    total = powers.sum(3, keepdims=True)
+    out = powers / total @ np.repeat(of.v, each, 1)
+    sums = np.where(garbage, GARBAGE, largest + np.log(total))
+    return [np.where(garbage, math.nan, out), sums]
+
+
+def _sdpa_backward(of: Any, _dim: list[int]) -> Any:
+    assert of.use_deterministic_algorithm
+    scores, _, beyond, each = _scores(of)
+    assert np.isfinite(of.dO).all()
+    b, hk, sk, _ = of.k.shape
+    weights = np.exp(scores - of.stats)
+    by_weights = of.dO @ np.repeat(of.v, each, 1).swapaxes(2, 3)
+    by_scores = weights * (by_weights - (of.dO * of.o).sum(3, keepdims=True)) * of.attn_scale
+
+    def of_keys(values: Array) -> Array:
+        found: Array = values.reshape(b, hk, each, sk, -1).sum(2)
+        if getattr(of, "use_padding_mask", False):
+            found = np.where(np.arange(sk)[:, None] >= of.seq_len_kv, math.nan, found)
+        return found
+
+    by_query = np.where(beyond, math.nan, by_scores @ np.repeat(of.k, each, 1))
+    return [by_query, of_keys(by_scores.swapaxes(2, 3) @ of.q), of_keys(weights.swapaxes(2, 3) @ of.dO)]
+
+
+POSITIONAL: Final = {"conv_fprop": ("image", "weight")}
+
+OPERATIONS: Final[dict[str, tuple[Callable[[Any, list[int]], Any], int]]] = {
+    "conv_fprop": (_fprop, 1),
+    "conv_dgrad": (_dgrad, 1),
+    "conv_wgrad": (_wgrad, 1),
+    "bias": (lambda of, _: [of.input + of.bias], 1),
+    "relu": (lambda of, _: [np.maximum(of.input, 0)], 1),
+    "batchnorm": (_forward((0, 2, 3)), 5),
+    "batchnorm_backward": (_backward((0, 2, 3)), 3),
+    "layernorm": (_forward((1, 2, 3)), 3),
+    "layernorm_backward": (_backward((1, 2, 3)), 3),
+    "instancenorm": (_forward((2, 3)), 3),
+    "instancenorm_backward": (_backward((2, 3)), 3),
+    "rmsnorm": (_forward((1, 2, 3), centred=False), 2),
+    "rmsnorm_backward": (_backward((1, 2, 3), centred=False), 2),
+    "sdpa": (_sdpa, 2),
+    "sdpa_backward": (_sdpa_backward, 3),
+}
+"""Functions of the arrays and options of operations, and how many arrays they give."""
+
+
+class FakeCupy(ModuleType):
+    """NumPy, whose arrays tell their addresses."""
+
+    empty = staticmethod(_empty)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a function of NumPy's."""
+        function = getattr(np, name)
+        return lambda *of, **named: np.asarray(function(*of, **named)).view(Addressed)
+
+
+def installed(cudnn: FakeCudnn | None) -> AbstractContextManager[Any]:
+    """Return a context in which the stand-ins are imported; without a frontend for None."""
+    return mock.patch.dict("sys.modules", {"cupy": FakeCupy("cupy"), "cudnn": cudnn})

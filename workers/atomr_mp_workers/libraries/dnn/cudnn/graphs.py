@@ -1,0 +1,304 @@
+"""Graphs of cuDNN, by its frontend: how they are described, built and run.
+
+Arrays that do not lie as a graph has them are copied to temporaries that do. The frontend and cuDNN are optional.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
+from weakref import WeakKeyDictionary
+
+import cupy
+import numpy as np
+
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.refs import Operand
+from atomr_mp_workers.libraries.base import Library, alignment, array
+from atomr_mp_workers.libraries.holding import hold
+
+try:
+    import cudnn
+except (ImportError, OSError):  # it is not installed, or its library cannot be loaded
+    cudnn = None
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.device.cuda_streams import CudaStream
+
+_LOG: Final = logging.getLogger("atomr_mp.worker")
+
+TYPES: Final = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE", "int32": "INT32"}
+"""Names of element types in `cudnn.data_type`."""
+
+ALIGNED_BYTES: Final = 16
+"""Arrays of graphs begin at multiples of this: kernels read so much at a time."""
+
+MOST_ELEMENTS: Final = 2**31 - 1
+"""Larger arrays have not been tried."""
+
+Enqueue = Callable[[Any], None]
+"""Does a request like the one that it was made for."""
+
+
+class NoEngineError(Exception):
+    """cuDNN has no engine for a graph with the wanted properties."""
+
+
+class ArrayPlace(NamedTuple):
+    """How an array of a graph lies: packed, row-major or with the channels last."""
+
+    dtype: str
+    last: bool
+    """Whether the second dimension varies fastest, which is that of channels."""
+    direct: bool
+    """Whether the operand lies so itself; else a temporary does."""
+
+    @classmethod
+    def of(cls, operand: Operand | None, *, last: bool = False, dtype: str | None = None) -> ArrayPlace:
+        """Return the place of an operand in such an order, and of its element type or another; None has a temporary."""
+        if operand is None:
+            return cls(dtype or "float32", last, direct=False)
+        layout: Layout = operand.layout
+        direct = dtype in {None, layout.dtype} and alignment(layout) >= ALIGNED_BYTES and lies(layout, last=last)
+        return cls(dtype or layout.dtype, last, direct)
+
+    def read(self, operand: Any) -> Any:
+        """Return an operand's array, or a temporary with its content."""
+        if self.direct:
+            return array(operand)
+        found, values = self.empty(operand.shape), array(operand)
+        found[...] = values.astype(found.dtype) if values.dtype != found.dtype else values
+        return found
+
+    def write(self, operand: Any) -> Any:
+        """Return the array to write an operand's content to; `put` brings it there."""
+        return array(operand) if self.direct else self.empty(operand.shape)
+
+    def put(self, operand: Any, values: Any) -> None:
+        """Copy what has been written to its operand, unless it is there."""
+        if not self.direct:
+            target = array(operand)
+            target[...] = values.astype(target.dtype) if values.dtype != target.dtype else values
+
+    def empty(self, shape: Sequence[int]) -> Any:
+        """Return a temporary of a shape."""
+        dtype = dtypes.to_numpy(self.dtype)
+        if not self.last:
+            return cupy.empty(tuple(shape), dtype)
+        batch, channels, *space = shape
+        return cupy.empty((batch, *space, channels), dtype).transpose(0, len(shape) - 1, *range(1, len(shape) - 1))
+
+
+def lies(layout: Layout, *, last: bool) -> bool:
+    """Return whether an array is packed, row-major or with the channels last."""
+    wanted = packed(layout.shape, last=last)
+    return all(
+        step == want * layout.item_bytes
+        for n, step, want in zip(layout.shape, layout.strides, wanted, strict=True)
+        if n > 1
+    )
+
+
+def packed(dims: Sequence[int], *, last: bool = False) -> list[int]:
+    """Return strides, in elements, of an array without gaps."""
+    order = [1, *range(len(dims) - 1, 1, -1), 0] if last and len(dims) > 2 else range(len(dims) - 1, -1, -1)
+    strides, step = [0] * len(dims), 1
+    for axis in order:
+        strides[axis] = step
+        step *= max(dims[axis], 1)
+    return strides
+
+
+class Cudnn:
+    """A library's handle of cuDNN, whose work is put on the library's stream."""
+
+    def __init__(self, library: Library) -> None:
+        self.handle: Final[Any] = cudnn.create_handle()
+        cudnn.set_stream(self.handle, cast("CudaStream", library.stream).stream.ptr)
+        self.workspace: Final = library.workspace
+
+
+_of_libraries: Final[WeakKeyDictionary[Library, Cudnn | None]] = WeakKeyDictionary()
+
+
+def cudnn_of(library: Library) -> Cudnn | None:
+    """Return a library's handle of cuDNN; None if it is not installed, or unfit for this GPU, which is logged once."""
+    if library not in _of_libraries:
+        try:
+            _of_libraries[library] = None if cudnn is None else Cudnn(library)
+            why = "its frontend is not installed"
+        except RuntimeError as error:
+            _of_libraries[library], why = None, str(error)
+        if _of_libraries[library] is None:
+            _LOG.info("cuDNN serves no graphs: %s", why)
+    return _of_libraries[library]
+
+
+class CudnnGraph:
+    """A graph of cuDNN's operations, which knows its arrays by name.
+
+    Args:
+        of: The library's handle.
+        dtype: The element type of its arrays, by default; float64 is computed as such, all else in float32.
+    """
+
+    def __init__(self, of: Cudnn, dtype: str) -> None:
+        compute = _type("float64" if dtype == "float64" else "float32")
+        self._cudnn: Final = of
+        self.of: Final[Any] = cudnn.pygraph(
+            io_data_type=_type(dtype), intermediate_data_type=compute, compute_data_type=compute, handle=of.handle
+        )
+        self.wide: Final = compute
+        """The type that is computed in."""
+        self._tensors: Final[dict[str, Any]] = {}
+        self._numbers: Final[list[tuple[Any, Any]]] = []
+        """Tensors of numbers in host memory, and these."""
+        self._fixed: dict[int, int] = {}
+        self._uids: dict[str, int] = {}
+        self._workspace_bytes = 0
+        self._run: Callable[[dict[int, int], int], None] | None = None
+
+    def given(self, name: str, dims: Sequence[int], strides: Sequence[int], dtype: str) -> Any:
+        """Return the tensor of an array that is read."""
+        made = self._tensors[name] = self.of.tensor(
+            dim=list(dims), stride=list(strides), data_type=_type(dtype), name=name
+        )
+        return made
+
+    def number(self, value: float) -> Any:
+        """Return a tensor that is a number of float32, in host memory."""
+        memory = np.full((1, 1, 1, 1), value, np.float32)
+        made = self.of.tensor(dim=[1, 1, 1, 1], stride=[1, 1, 1, 1], data_type=_type("float32"), is_pass_by_value=True)
+        self._numbers.append((made, memory))
+        return made
+
+    def result(self, made: Any, name: str, dims: Sequence[int], strides: Sequence[int], dtype: str) -> None:
+        """Have a tensor written to an array."""
+        made.set_output(True).set_data_type(_type(dtype)).set_dim(list(dims)).set_stride(list(strides))
+        self._tensors[name] = made
+
+    def build(self, *, tensor_cores: bool, compiled: bool, repeats: bool = True) -> CudnnGraph:
+        """Choose an engine, and build its plan.
+
+        It holds the interpreter's lock: some ms; an engine that is compiled takes 0.1 to 1.4 s.
+
+        Args:
+            tensor_cores: Whether tensor cores may be used.
+            compiled: Whether the engine may be compiled now.
+            repeats: Whether only engines may be chosen whose results do not vary from run to run.
+
+        Raises:
+            NoEngineError: There is none.
+            OutOfMemory: There is no room for its workspace.
+        """
+        unwanted = {"NONDETERMINISTIC": repeats, "TENSOR_CORE": not tensor_cores}
+        try:
+            self.of.validate()
+            self.of.build_operation_graph()
+            self.of.create_execution_plans([constant("heur_mode", "A"), constant("heur_mode", "FALLBACK")])
+            self.of.deselect_numeric_notes([constant("numerical_note", name) for name in unwanted if unwanted[name]])
+            if not compiled:
+                self.of.deselect_behavior_notes([constant("behavior_note", "RUNTIME_COMPILATION")])
+            self.of.check_support()
+            self.of.build_plans()
+        except (cudnn.cudnnGraphNotSupportedError, NotImplementedError, RuntimeError, ValueError) as error:
+            raise NoEngineError(str(error)) from error
+        if getattr(self.of, "selected_engine", None) is not None:
+            raise NoEngineError("the frontend chose an engine of its own, which is not cuDNN's")
+        self._uids = {name: tensor.get_uid() for name, tensor in self._tensors.items()}
+        self._fixed = {tensor.get_uid(): memory.ctypes.data for tensor, memory in self._numbers}
+        self._workspace_bytes = self.of.get_workspace_size()
+        self._cudnn.workspace(self._workspace_bytes)
+        self._run = _runner(self.of, self._cudnn.handle)
+        return self
+
+    def __call__(self, arrays: Mapping[str, Any]) -> None:
+        """Put it on the stream.
+
+        Args:
+            arrays: Of the device, by name; they lie as was described.
+        """
+        assert self._run is not None
+        hold(self)
+        addresses = {uid: arrays[name].data.ptr for name, uid in self._uids.items()}
+        self._run(self._fixed | addresses, self._cudnn.workspace(self._workspace_bytes).address)
+
+
+def _runner(graph: Any, handle: Any) -> Callable[[dict[int, int], int], None]:
+    """Return the function that runs a graph, given addresses by number and that of the workspace.
+
+    The frontend's own function takes a third of the time of the public one. It is the graph's, or since 1.28 that of
+    the graph which it wraps.
+    """
+    execute = getattr(getattr(graph, "_lowered_graph", graph), "_execute", None)
+    if execute is None:
+        return lambda addresses, workspace: graph.execute(addresses, workspace, handle=handle)
+    number = getattr(handle, "backend_handle", handle)
+    return lambda addresses, workspace: execute(addresses, workspace, number)
+
+
+def constant(kind: str, name: str) -> Any:
+    """Return a member of one of the frontend's enumerations."""
+    return getattr(getattr(cudnn, kind), name)
+
+
+def _type(dtype: str) -> Any:
+    return constant("data_type", TYPES[dtype])
+
+
+class GraphEngine:
+    """Base of engines that do requests by graphs.
+
+    Args:
+        library: Has the stream and the workspace.
+    """
+
+    plans: ClassVar[Mapping[str, Callable[[Cudnn, Any], Enqueue]]]
+    """Makes the plan of a request, by its name; raises `NoEngineError` for one that is not served."""
+
+    def __init__(self, library: Library) -> None:
+        self._library: Final = library
+
+    def planned(self, request: Any) -> Enqueue | None:
+        """Return the function that does requests like this one; None if cuDNN does not serve them.
+
+        Raises:
+            OutOfMemory: There is no room for its workspace.
+        """
+        make = type(self).plans.get(request.name)
+        if make is None or not _is_of_size(request):
+            return None
+        of = cudnn_of(self._library)
+        try:
+            return None if of is None else make(of, request)
+        except NoEngineError:
+            return None
+
+
+def _is_of_size(request: Any) -> bool:
+    """Return whether all arrays have elements, and not too many."""
+    return all(
+        1 <= math.prod(each.layout.shape) <= MOST_ELEMENTS for _, _, each in request.arrays() if each is not None
+    )
+
+
+def is_last(layout: Layout) -> bool:
+    """Return whether an array has its channels last, and is not row-major as well."""
+    return len(layout.shape) > 2 and lies(layout, last=True) and not lies(layout, last=False)
+
+
+def first_built(makers: Iterable[Callable[[], CudnnGraph]]) -> CudnnGraph:
+    """Return the first graph for which there is an engine.
+
+    Raises:
+        NoEngineError: There is none.
+    """
+    for make in makers:
+        try:
+            return make()
+        except NoEngineError:
+            continue
+    raise NoEngineError
