@@ -55,7 +55,11 @@ class FakeCudnn(ModuleType):
     """
 
     data_type = _enum("data_type", *NAMES)
-    numerical_note = _enum("numerical_note", "NONDETERMINISTIC", "TENSOR_CORE")
+    numerical_note = _enum(
+        "numerical_note",
+        *("TENSOR_CORE", "REDUCED_PRECISION_REDUCTION", "FFT", "NONDETERMINISTIC"),
+        *("WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13"),
+    )
     behavior_note = _enum("behavior_note", "RUNTIME_COMPILATION")
     heur_mode = _enum("heur_mode", "A", "FALLBACK")
     norm_forward_phase = _enum("norm_forward_phase", "TRAINING")
@@ -69,13 +73,21 @@ class FakeCudnn(ModuleType):
         self.style: Final = style
         self.refuses: Final = refuses
         self.handle: Final = SimpleNamespace(backend_handle=81) if style == "wrapped" else 81
+        self.handles = 0
+        """How many there are."""
         self.built: Final[list[FakeGraph]] = []
         self.ran: Final[list[list[str]]] = []
         """Names of the operations of each graph that has run."""
 
     def create_handle(self) -> Any:
         """Make the handle."""
+        self.handles += 1
         return self.handle
+
+    def destroy_handle(self, handle: Any) -> None:
+        """Drop it."""
+        assert handle is self.handle
+        self.handles -= 1
 
     def set_stream(self, handle: Any, stream: int) -> None:
         """Have work put on a stream."""

@@ -89,12 +89,12 @@ def has_work(request: Any) -> bool:
 
 @pytest.mark.parametrize("name", [*CONVOLUTIONS, *NORMS])
 def test_results_are_those_of_the_definitions(name: str) -> None:
-    """Whatever strides, options, factors, types; nothing else is written. Most are served."""
+    """Whatever strides, options, factors, types; nothing else is written. Many are served."""
     served: list[bool] = []
     count = 100 if name in CONVOLUTIONS else 25  # norms are compiled
     drawn = requests(REQUESTS[name]).filter(has_work)
     assert_all_agree(drawn, count, assert_agrees, functools.partial(run, served=served))
-    assert sum(served) > len(served) // 4
+    assert sum(served) > len(served) // 8
 
 
 # --- convolutions -----------------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ class AttentionPlan(_AttentionPlan):
             self._places["lse"] = ArrayPlace.of(request.lse)
             dims = [*request.lse.shape, 1]
             self._graph.result(sums, "lse", dims, packed(dims), "float32")
-        self._graph.build(tensor_cores=True, compiled=True, repeats=False)
+        self._graph.build([], compiled=True)
 
     def __call__(self, request: dnn.Attention) -> None:
         """Put a request on the stream."""
@@ -174,7 +174,7 @@ class AttentionBackwardPlan(_AttentionPlan):
         )
         for name, each in zip(("dquery", "dkey", "dvalue"), made, strict=True):
             self._result(request, name, each)
-        self._graph.build(tensor_cores=True, compiled=True, repeats=False)
+        self._graph.build([], compiled=True)
 
     def __call__(self, request: dnn.AttentionBackward) -> None:
         """Put a request on the stream."""

@@ -36,6 +36,18 @@ ROLES: Final = {
 FUSED: Final = frozenset({"identity", "relu"})
 """Activations that graphs may have."""
 
+UNWANTED: Final = (
+    "NONDETERMINISTIC",
+    "REDUCED_PRECISION_REDUCTION",
+    "FFT",
+    "WINOGRAD",
+    "WINOGRAD_TILE_4x4",
+    "WINOGRAD_TILE_6x6",
+    "WINOGRAD_TILE_13x13",
+)
+"""Notes of engines whose bits vary, that add up in half precision, or compute products in transformed images: these
+lose some of float32's bits, and a NaN spreads to elements whose window does not meet it."""
+
 
 class ConvolutionPlan:
     """Graphs of a convolution.
@@ -114,7 +126,7 @@ class ConvolutionPlan:
                 made = graph.of.relu(input=made)
         graph.result(made, "out", *self._lain(request.out.shape), dtype)
         exact = request.out.dtype == "float32" and not request.allow_tf32
-        return graph.build(tensor_cores=not exact, compiled=False), places
+        return graph.build((*UNWANTED, "TENSOR_CORE") if exact else UNWANTED, compiled=False), places
 
     def _operation(self, graph: CudnnGraph, tensors: dict[str, Any]) -> Any:
         """Add the products, and return their tensor."""

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod, finalize
 
 import cupy
 import numpy as np
@@ -27,6 +27,7 @@ except (ImportError, OSError):  # it is not installed, or its library cannot be 
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.cuda_streams import CudaStream
+    from atomr_mp_workers.memory.arrays import DeviceArray
 
 _LOG: Final = logging.getLogger("atomr_mp.worker")
 
@@ -117,8 +118,19 @@ class Cudnn:
 
     def __init__(self, library: Library) -> None:
         self.handle: Final[Any] = cudnn.create_handle()
+        finalize(self, cudnn.destroy_handle, self.handle).atexit = False
         cudnn.set_stream(self.handle, cast("CudaStream", library.stream).stream.ptr)
-        self.workspace: Final = library.workspace
+        self._workspace: Final = WeakMethod(library.workspace)
+
+    def workspace(self, nbytes: int) -> DeviceArray:
+        """Return at least so many bytes of the library's workspace.
+
+        Raises:
+            OutOfMemory: There is no room.
+        """
+        workspace = self._workspace()
+        assert workspace is not None
+        return workspace(nbytes)
 
 
 _of_libraries: Final[WeakKeyDictionary[Library, Cudnn | None]] = WeakKeyDictionary()
@@ -180,26 +192,24 @@ class CudnnGraph:
         made.set_output(True).set_data_type(_type(dtype)).set_dim(list(dims)).set_stride(list(strides))
         self._tensors[name] = made
 
-    def build(self, *, tensor_cores: bool, compiled: bool, repeats: bool = True) -> CudnnGraph:
+    def build(self, unwanted: Iterable[str], *, compiled: bool) -> CudnnGraph:
         """Choose an engine, and build its plan.
 
         It holds the interpreter's lock: some ms; an engine that is compiled takes 0.1 to 1.4 s.
 
         Args:
-            tensor_cores: Whether tensor cores may be used.
+            unwanted: Numerical notes of engines that must not be chosen.
             compiled: Whether the engine may be compiled now.
-            repeats: Whether only engines may be chosen whose results do not vary from run to run.
 
         Raises:
             NoEngineError: There is none.
             OutOfMemory: There is no room for its workspace.
         """
-        unwanted = {"NONDETERMINISTIC": repeats, "TENSOR_CORE": not tensor_cores}
         try:
             self.of.validate()
             self.of.build_operation_graph()
             self.of.create_execution_plans([constant("heur_mode", "A"), constant("heur_mode", "FALLBACK")])
-            self.of.deselect_numeric_notes([constant("numerical_note", name) for name in unwanted if unwanted[name]])
+            self.of.deselect_numeric_notes([constant("numerical_note", name) for name in unwanted])
             if not compiled:
                 self.of.deselect_behavior_notes([constant("behavior_note", "RUNTIME_COMPILATION")])
             self.of.check_support()
