@@ -51,7 +51,7 @@ class FakeCudnn(ModuleType):
 
     Args:
         style: How graphs are run: "wrapped" as by 1.28, "plain" as by those before it, "public" if neither is there.
-        refuses: Returns whether there is no engine, given the names of a graph's operations and its element type.
+        refuses: Returns whether there is no engine for a graph.
     """
 
     data_type = _enum("data_type", *NAMES)
@@ -66,9 +66,7 @@ class FakeCudnn(ModuleType):
     diagonal_alignment = _enum("diagonal_alignment", "TOP_LEFT", "BOTTOM_RIGHT")
     cudnnGraphNotSupportedError = NotSupportedError  # noqa: N815 - the frontend's
 
-    def __init__(
-        self, style: str = "wrapped", refuses: Callable[[list[str], str], bool] = lambda _names, _dtype: False
-    ) -> None:
+    def __init__(self, style: str = "wrapped", refuses: Callable[[FakeGraph], bool] = lambda _graph: False) -> None:
         super().__init__("cudnn")
         self.style: Final = style
         self.refuses: Final = refuses
@@ -194,6 +192,11 @@ class FakeGraph:
 
         return add
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether an output has another element type than the inputs."""
+        return any(each.is_output and NAMES[each.dtype.value] != self.dtype for each in self._tensors)
+
     # --- building -----------------------------------------------------------------------------------------------------
 
     def _to(self, stage: int) -> None:
@@ -225,7 +228,7 @@ class FakeGraph:
         """Look whether there is an engine. Norms and attention have only some that are compiled."""
         self._to(4)
         compiled = not self.names[0].startswith("conv")
-        if self.cudnn.refuses(self.names, self.dtype) or (compiled and "RUNTIME_COMPILATION" in self.notes):
+        if self.cudnn.refuses(self) or (compiled and "RUNTIME_COMPILATION" in self.notes):
             raise NotSupportedError("no engine")
 
     def build_plans(self) -> None:

@@ -329,9 +329,12 @@ def in_float32(request: Any) -> Any:
     return made
 
 
-@pytest.mark.parametrize("sizes", [(64, 64), (8, 16), (128, 64)], ids=str)
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("case", ATTENTIONS)
+@pytest.mark.parametrize(
+    ("case", "sizes"),
+    [*((case, (64, 64)) for case in ATTENTIONS), ("plain", (8, 16)), ("causal", (8, 16)), ("causal", (128, 64))],
+    ids=str,
+)
 def test_attention_is_served_and_repeats(case: str, dtype: str, sizes: tuple[int, int]) -> None:
     """Forward and backward, each within roundings of weights, of y and of results; the host's in float32."""
     forward = attention(dtype, *sizes, ATTENTIONS[case])

@@ -112,7 +112,7 @@ def conv(dtype: str = "float32", **options: Any) -> Any:
 @pytest.mark.parametrize("fuses", [True, False], ids=["fusing", "plain"])
 def test_convolutions_give_what_is_meant(name: str, *, fuses: bool) -> None:
     """Whatever the strides, types, windows, groups, factors and activations; with and without fused engines."""
-    engines = Engines(FakeCudnn(refuses=lambda names, _dtype: not fuses and len(names) > 1))
+    engines = Engines(FakeCudnn(refuses=lambda graph: not fuses and (len(graph.names) > 1 or graph.is_mixed)))
     drawn = requests(REQUESTS[name]).filter(has_work)
     assert_all_agree(drawn.map(at_once) if fuses else drawn, 60, assert_agrees, engines.run)
     assert engines.served > 5
@@ -160,15 +160,18 @@ def test_engines_share_a_handle_which_ends_with_their_library() -> None:
     assert cudnn.handles == 0
 
 
-def test_bias_and_relu_are_part_of_the_graph_for_factors_of_one_and_zero() -> None:
+@pytest.mark.parametrize("mixes", [True, False])
+def test_bias_and_relu_are_part_of_the_graph_for_factors_of_one_and_zero(*, mixes: bool) -> None:
     """By one plan, other factors are another graph's products and CuPy's work, without rounding between."""
-    engines = Engines()
+    engines = Engines(FakeCudnn(refuses=lambda graph: graph.is_mixed and not mixes))
     request = conv("float16", has_bias=True, activation="relu")
     engines.run(request)
     assert engines.cudnn.ran == [["conv_fprop", "bias", "relu"]]
     engines.run(msgspec.structs.replace(request, alpha=0.5))
     assert engines.cudnn.ran[1:] == [["conv_fprop"]]
-    assert [graph.dtype for graph in engines.cudnn.built] == ["float16", "float32"] * 2
+    at_once, products = engines.cudnn.built[:2]
+    assert (at_once.dtype, at_once.is_mixed) == ("float16", False)
+    assert (products.dtype, products.is_mixed) == (("float16", True) if mixes else ("float32", False))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -202,7 +205,7 @@ def test_what_cudnn_need_not_or_should_not_do_is_declined(options: dict[str, Any
 
 def test_a_request_without_an_engine_is_declined() -> None:
     """It is not refused, and the next one is asked for again."""
-    engines = Engines(FakeCudnn(refuses=lambda _names, dtype: dtype == "float64"))
+    engines = Engines(FakeCudnn(refuses=lambda graph: graph.dtype == "float64"))
     assert engines.plan(conv("float64")) is None
     assert engines.plan(conv("float32")) is not None
 

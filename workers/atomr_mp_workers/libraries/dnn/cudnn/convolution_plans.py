@@ -75,7 +75,7 @@ class ConvolutionPlan:
         self._at_once: Final = at_once
         """Does all of a request whose alpha is 1 and beta 0; None if there is no such engine."""
         products = at_once if dtype not in HALF and not _acts(request) else None
-        self._products: Final = products or self._made(request, "float32" if dtype in HALF else dtype)
+        self._products: Final = products or self._wide(request)
         """Computes the products, in float32 or float64."""
 
     def __call__(self, request: Any) -> None:
@@ -104,14 +104,39 @@ class ConvolutionPlan:
         except NoEngineError:
             return None
 
-    def _made(self, request: Any, dtype: str, *, complete: bool = False) -> tuple[CudnnGraph, dict[str, ArrayPlace]]:
-        """Return a graph of the products in an element type, or a complete one, and where its arrays lie."""
+    def _wide(self, request: Any) -> tuple[CudnnGraph, dict[str, ArrayPlace]]:
+        """Return a graph of the products in float32 or float64, and where its arrays lie.
+
+        Half precision that cuDNN has no such engine for is read as float32. Tensor cores take all of its bits.
+        """
+        dtype = request.out.dtype
+        if dtype in HALF:
+            try:
+                return self._made(request, dtype, out="float32")
+            except NoEngineError:
+                dtype = "float32"
+        return self._made(request, dtype)
+
+    def _made(
+        self, request: Any, dtype: str, *, out: str | None = None, complete: bool = False
+    ) -> tuple[CudnnGraph, dict[str, ArrayPlace]]:
+        """Return a graph and where its arrays lie.
+
+        Args:
+            request: Of its kind.
+            dtype: The element type of what it reads.
+            out: That of its result, by default the same.
+            complete: Whether bias and activation are a part of it.
+
+        Raises:
+            NoEngineError: There is no engine for it.
+        """
         graph = CudnnGraph(self._cudnn, dtype)
         places: dict[str, ArrayPlace] = {}
         tensors: dict[str, Any] = {}
         for name in self._roles:
             operand = getattr(request, name)
-            places[name] = ArrayPlace.of(operand, last=self._last, dtype=dtype)
+            places[name] = ArrayPlace.of(operand, last=self._last, dtype=out or dtype if name == "out" else dtype)
             if name != "out":
                 tensors[name] = graph.given(name, *self._lain(operand.shape), dtype)
         made = self._operation(graph, tensors)
@@ -124,7 +149,7 @@ class ConvolutionPlan:
             if request.activation == "relu":
                 made.set_data_type(graph.wide)
                 made = graph.of.relu(input=made)
-        graph.result(made, "out", *self._lain(request.out.shape), dtype)
+        graph.result(made, "out", *self._lain(request.out.shape), places["out"].dtype)
         exact = request.out.dtype == "float32" and not request.allow_tf32
         return graph.build((*UNWANTED, "TENSOR_CORE") if exact else UNWANTED, compiled=False), places
 
