@@ -66,7 +66,7 @@ def test_nothing_that_is_not_cupys_is_asked_and_nothing_is_read_on_the_host(name
     """And what is asked gives what is meant: the functions are those of the host, on arrays that come by protocols."""
     actor = Actor()
     assert_all_agree(requests(REQUESTS[name]), 40, assert_agrees, actor.run)
-    assert actor.engine == "CuPy"
+    assert actor.engine == ("CuPy" if hasattr(actor.dnn, f"prepare_{name}") else "")
 
 
 def test_engines_are_asked_in_turn_and_cupy_does_the_rest() -> None:
@@ -125,10 +125,11 @@ def test_a_second_backward_is_refused_after_its_work_and_gives_no_numbers() -> N
     assert all(np.isnan(each.array).all() for each in outputs.values())
 
 
-def test_every_request_has_a_plan_that_is_made_off_the_loop() -> None:
-    """An engine may take long over any of them."""
+def test_what_an_engine_may_take_long_over_has_a_plan_that_is_made_off_the_loop() -> None:
+    """No engine has dropout: its plans, one for each seed, would push out others."""
     actor = Actor()
-    assert set(REQUESTS) == actor.dnn.slow == {name for name in REQUESTS if hasattr(actor.dnn, f"prepare_{name}")}
+    planned = {name for name in REQUESTS if hasattr(actor.dnn, f"prepare_{name}")}
+    assert planned == actor.dnn.slow == set(REQUESTS) - {"dropout", "dropout_backward", "rnn_pack"}
 
 
 def test_a_standby_tries_layers_of_each_kind() -> None:

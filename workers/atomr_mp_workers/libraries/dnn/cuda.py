@@ -14,6 +14,7 @@ import numpy as np
 
 from atomr_mp.protocol.libraries import requests_of
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.libraries.dnn import Dropout, DropoutBackward, RnnPack
 from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.dnn import kernels
 from atomr_mp_workers.libraries.dnn.arrays import ArrayDnn
@@ -46,10 +47,14 @@ class CupyDnn(ArrayDnn):
         return self._verdicts.demand(right, message)
 
 
+WITHOUT_PLANS: Final = frozenset({"dropout", "dropout_backward", "rnn_pack"})
+"""Requests that no engine has. Each seed of dropout would make room for itself among the plans that are kept."""
+
+
 class CudaDnn(Library):
     """Requests on device memory, each by a plan of the first engine that has one, or by CuPy."""
 
-    slow = frozenset(requests_of("dnn"))
+    slow = frozenset(requests_of("dnn")) - WITHOUT_PLANS
 
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         super().__init__(context, stream)
@@ -73,10 +78,22 @@ class CudaDnn(Library):
         return by_arrays
 
     def _serve_by(self, engine: str) -> None:
-        """Show which engine has served last; once cuDNN has, it is that."""
+        """Show which engine serves: cuDNN from its first plan on."""
         if engine != self._served_by:
             self._served_by = engine
             self.context.served_by("dnn", engine)
+
+    def dropout(self, request: Dropout) -> None:
+        """Keep some of the elements of x, and write the mask if that is wanted."""
+        self._arrays.dropout(request)
+
+    def dropout_backward(self, request: DropoutBackward) -> None:
+        """Keep the same elements of dy."""
+        self._arrays.dropout_backward(request)
+
+    def rnn_pack(self, request: RnnPack) -> None:
+        """Pack weights."""
+        self._arrays.rnn_pack(request)
 
     def _prepare(self, request: Any) -> Enqueue:
         return self.planned(request)
@@ -88,14 +105,14 @@ class CudaDnn(Library):
     conv = conv_transpose = conv_input = conv_weight = _run
     prepare_pool = prepare_pool_backward = prepare_softmax = prepare_softmax_backward = _prepare
     pool = pool_backward = softmax = softmax_backward = _run
-    prepare_activation = prepare_activation_backward = prepare_dropout = prepare_dropout_backward = _prepare
-    activation = activation_backward = dropout = dropout_backward = _run
+    prepare_activation = prepare_activation_backward = _prepare
+    activation = activation_backward = _run
     prepare_local_response_norm = prepare_local_response_norm_backward = prepare_norm_backward = _prepare
     local_response_norm = local_response_norm_backward = norm_backward = _run
     prepare_batch_norm = prepare_batch_norm_training = prepare_layer_norm = prepare_rms_norm = _prepare
     batch_norm = batch_norm_training = layer_norm = rms_norm = _run
-    prepare_instance_norm = prepare_group_norm = prepare_rnn_pack = prepare_rnn = prepare_rnn_backward = _prepare
-    instance_norm = group_norm = rnn_pack = rnn = rnn_backward = _run
+    prepare_instance_norm = prepare_group_norm = prepare_rnn = prepare_rnn_backward = _prepare
+    instance_norm = group_norm = rnn = rnn_backward = _run
     prepare_scaled_dot_product_attention = prepare_scaled_dot_product_attention_backward = _prepare
     scaled_dot_product_attention = scaled_dot_product_attention_backward = _run
 
