@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -40,11 +41,12 @@ class Actor:
 
     def __init__(self, *engines: Any) -> None:
         self.figures: Final = [0] * PLAN_WORDS
-        module = on_stand_ins(installed({"dnn_kept": _kept}), MODULES)
-        module.engines[:] = engines
+        by_cudnn: Any = ModuleType("cudnn")
+        by_cudnn.engines = engines
+        with mock.patch.dict("sys.modules", {"atomr_mp_workers.libraries.dnn.cudnn": by_cudnn}):
+            module = on_stand_ins(installed({"dnn_kept": _kept}), MODULES)
         context = dataclasses.replace(context_on(HostDevice(), "cuda"), figures=lambda _library: self.figures)
         self.dnn: Final = module.Implementation(context, None)
-        module.engines.clear()
 
     @property
     def engine(self) -> str:
