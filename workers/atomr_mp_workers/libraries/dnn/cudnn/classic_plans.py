@@ -42,8 +42,9 @@ ON_DEVICE: Final = 3
 MODES: Final = {"sigmoid": 0, "relu": 1, "tanh": 2, "silu": 6}
 """Activations that are cuDNN's too. Its elu is exp(x) - 1, which loses what a small x has."""
 
-BY_RESULT: Final = frozenset({"sigmoid", "tanh"})
-"""Activations whose derivative it reckons from their result, which half precision has rounded."""
+HALF_BYTES: Final = 2
+"""Of an element of half precision. Gradients that cuDNN reckons from a result want one that half precision has not
+rounded: what is left of it may be small."""
 
 LEAST_K, LEAST_BETA, MOST_CHANNELS = 1e-5, 0.01, 15
 """Bounds of cuDNN's normalisation by neighbouring channels. Of an even number it takes others than are declared."""
@@ -146,9 +147,11 @@ class _Blending(NamedTuple):
 
 
 def _activation(cudnn: Cudnn, library: Library, request: dnn.Activation | dnn.ActivationBackward) -> Enqueue | None:
-    backward, half = isinstance(request, dnn.ActivationBackward), request.x.layout.item_bytes == 2
+    by_result = isinstance(request, dnn.ActivationBackward) and request.kind != "relu"  # it is above 0 where x is
     layouts = [each.layout for _, _, each in request.arrays() if each is not None]
-    if request.kind not in MODES or common_order(layouts) is None or (backward and half and request.kind in BY_RESULT):
+    if request.kind not in MODES or common_order(layouts) is None:
+        return None
+    if by_result and request.x.layout.item_bytes == HALF_BYTES:
         return None
     of, how = _Blending.of(cudnn, library, request), cudnn.activation(MODES[request.kind])
     x = cudnn.tensor(request.x.dtype, *View.packed(1, 1, 1, request.x.size))
@@ -159,15 +162,15 @@ def _activation(cudnn: Cudnn, library: Library, request: dnn.Activation | dnn.Ac
 
     def back(request: Any) -> None:
         here = there = address(request.x)
-        if request.kind != "relu":  # relu's result is above 0 where x is
+        if by_result:
             there = library.workspace(nbytes).address
             of.plain("ActivationForward", [how], [x, here], [x, there])
         read = [x, there, x, address(request.dy), x, here]
         of.call("ActivationBackward", [how], request, read, [x, address(request.out)])
 
-    if backward and request.kind != "relu":
+    if by_result:
         library.workspace(nbytes)
-    return back if backward else forward
+    return back if isinstance(request, dnn.ActivationBackward) else forward
 
 
 def _softmax(cudnn: Cudnn, library: Library, request: dnn.Softmax | dnn.SoftmaxBackward) -> Enqueue | None:
@@ -230,8 +233,10 @@ def _pool(cudnn: Cudnn, library: Library, request: dnn.WindowPool | dnn.WindowPo
 def _response_norm(
     cudnn: Cudnn, library: Library, request: dnn.ResponseNorm | dnn.ResponseNormBackward
 ) -> Enqueue | None:
-    odd = request.size % 2 == 1 and request.size <= MOST_CHANNELS
-    if not odd or request.x.dtype == "bfloat16" or request.k < LEAST_K or request.beta < LEAST_BETA:
+    backward, half = isinstance(request, dnn.ResponseNormBackward), request.x.layout.item_bytes == HALF_BYTES
+    if request.x.dtype == "bfloat16" or (backward and half) or request.k < LEAST_K or request.beta < LEAST_BETA:
+        return None
+    if request.size % 2 == 0 or request.size > MOST_CHANNELS:
         return None
     if are_last(each.layout for _, _, each in request.arrays() if each is not None) is not False:
         return None
@@ -248,10 +253,9 @@ def _response_norm(
         read = [x, there, x, address(request.dy), x, here]
         of.plain("LRNCrossChannelBackward", [norm, how], read, [x, address(request.out)])
 
-    if isinstance(request, dnn.ResponseNorm):
-        return forward
-    library.workspace(nbytes)
-    return back
+    if backward:
+        library.workspace(nbytes)
+    return back if backward else forward
 
 
 def _batch_norm(cudnn: Cudnn, _library: Library, request: dnn.BatchNorm) -> Enqueue | None:
