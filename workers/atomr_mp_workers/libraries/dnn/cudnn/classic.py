@@ -92,29 +92,22 @@ def loaded() -> Any:
         return ctypes.CDLL("libcudnn.so.9")
 
 
-class Cudnn:
-    """A handle of cuDNN, whose work is put on a stream. It stays until the process ends.
+class ClassicCalls:
+    """The functions of the library, which threads call in turns: one makes plans, another runs them.
 
     Args:
         library: As `loaded` has returned it.
-        stream: CUDA's handle of the stream.
 
     Raises:
         AttributeError: The library has not all functions.
-        CudnnError: It does not work with this GPU and driver.
     """
 
-    def __init__(self, library: Any, stream: int) -> None:
+    def __init__(self, library: Any) -> None:
         self._lock: Final = threading.Lock()
-        """Guards the handle, which threads may only use in turns: one makes plans, another runs them."""
+        """Guards the handle."""
         self._functions: Final = {name: _function(library, name) for name in SIGNATURES}
         self._text: Final = library.cudnnGetErrorString
         self._text.restype, self._text.argtypes = ctypes.c_char_p, [_I]
-        made = _P()
-        self.call("Create", ctypes.byref(made))
-        self._as_parameter_: Final = made
-        """The handle, for `call`."""
-        self.call("SetStream", self, stream)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function, without the interpreter's lock. Any thread.
@@ -131,62 +124,84 @@ class Cudnn:
         if status:
             raise CudnnError(f"cudnn{name}", status, self._text(status).decode(errors="replace"))
 
-    def destroyer(self, kind: str) -> Callable[[Descriptor], object]:
-        """Return what destroys descriptors. It takes no lock, since memory is collected at any time."""
-        found: Callable[[Descriptor], object] = self._functions[f"Destroy{kind}Descriptor"]
+    def destroyer(self, kind: str) -> Callable[[object], object]:
+        """Return the function that destroys descriptors. It takes no lock, since memory is collected at any time."""
+        found: Callable[[object], object] = self._functions[f"Destroy{kind}Descriptor"]
         return found
+
+
+class ClassicHandle:
+    """A handle of cuDNN, whose work is put on a stream. It stays until the process ends.
+
+    Args:
+        calls: The library's functions.
+        stream: CUDA's handle of the stream.
+
+    Raises:
+        CudnnError: It does not work with this GPU and driver.
+    """
+
+    def __init__(self, calls: ClassicCalls, stream: int) -> None:
+        self._calls: Final = calls
+        self.call: Final = calls.call
+        made = _P()
+        self.call("Create", ctypes.byref(made))
+        self._as_parameter_: Final = made
+        """The handle, for `call`."""
+        self.call("SetStream", made, stream)
 
     # --- descriptors --------------------------------------------------------------------------------------------------
 
-    def tensor(self, dtype: str, dims: Sequence[int], strides: Sequence[int]) -> Descriptor:
+    def tensor(self, dtype: str, dims: Sequence[int], strides: Sequence[int]) -> CudnnDescriptor:
         """Describe an array; lengths and strides are elements."""
-        return Descriptor(
-            self, "Tensor", "SetTensorNdDescriptor", TYPES[dtype], len(dims), integers(dims), integers(strides)
-        )
+        how = TYPES[dtype], len(dims), integers(dims), integers(strides)
+        return CudnnDescriptor(self._calls, "Tensor", "SetTensorNdDescriptor", *how)
 
-    def pooling(self, mode: int, window: Sequence[int], padding: Sequence[int], stride: Sequence[int]) -> Descriptor:
+    def pooling(
+        self, mode: int, window: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+    ) -> CudnnDescriptor:
         """Describe a pooling that hands on NaNs."""
         ways = map(integers, (window, padding, stride))
-        return Descriptor(self, "Pooling", "SetPoolingNdDescriptor", mode, 1, len(window), *ways)
+        return CudnnDescriptor(self._calls, "Pooling", "SetPoolingNdDescriptor", mode, 1, len(window), *ways)
 
-    def activation(self, mode: int) -> Descriptor:
+    def activation(self, mode: int) -> CudnnDescriptor:
         """Describe an activation that hands on NaNs."""
-        return Descriptor(self, "Activation", "SetActivationDescriptor", mode, 1, 1.0)
+        return CudnnDescriptor(self._calls, "Activation", "SetActivationDescriptor", mode, 1, 1.0)
 
-    def response_norm(self, size: int, alpha: float, beta: float, k: float) -> Descriptor:
+    def response_norm(self, size: int, alpha: float, beta: float, k: float) -> CudnnDescriptor:
         """Describe a normalisation by neighbouring channels."""
-        return Descriptor(self, "LRN", "SetLRNDescriptor", size, alpha, beta, k)
+        return CudnnDescriptor(self._calls, "LRN", "SetLRNDescriptor", size, alpha, beta, k)
 
-    def no_dropout(self) -> Descriptor:
-        """Describe that nothing is dropped, as networks want to be told."""
-        return Descriptor(self, "Dropout", "SetDropoutDescriptor", self, 0.0, None, 0, 0)
+    def no_dropout(self) -> CudnnDescriptor:
+        """Describe a dropout of nothing, which networks ask for."""
+        return CudnnDescriptor(self._calls, "Dropout", "SetDropoutDescriptor", self._as_parameter_, 0.0, None, 0, 0)
 
-    def network(self, *how: Any) -> Descriptor:
+    def network(self, *how: Any) -> CudnnDescriptor:
         """Describe a recurrent network, by the arguments of cudnnSetRNNDescriptor_v8."""
-        return Descriptor(self, "RNN", "SetRNNDescriptor_v8", *how)
+        return CudnnDescriptor(self._calls, "RNN", "SetRNNDescriptor_v8", *how)
 
-    def sequences(self, dtype: str, steps: int, count: int, width: int) -> Descriptor:
+    def sequences(self, dtype: str, steps: int, count: int, width: int) -> CudnnDescriptor:
         """Describe sequences of the same length, (steps, count, width) and row-major."""
         lengths = integers([steps] * count)
         how = TYPES[dtype], ROW_MAJOR, steps, count, width, lengths, None
-        return Descriptor(self, "RNNData", "SetRNNDataDescriptor", *how)
+        return CudnnDescriptor(self._calls, "RNNData", "SetRNNDataDescriptor", *how)
 
     # --- what is told of networks -------------------------------------------------------------------------------------
 
-    def weight_bytes(self, network: Descriptor) -> int:
+    def weight_bytes(self, network: CudnnDescriptor) -> int:
         """Return how many bytes the weights of a network take."""
         found = _N()
         self.call("GetRNNWeightSpaceSize", self, network, ctypes.byref(found))
         return found.value
 
-    def spaces(self, network: Descriptor, sequences: Descriptor, *, training: bool) -> tuple[int, int]:
+    def spaces(self, network: CudnnDescriptor, sequences: CudnnDescriptor, *, training: bool) -> tuple[int, int]:
         """Return how many bytes of workspace and of reserve a network takes for sequences."""
         work, reserve = _N(), _N()
         self.call("GetRNNTempSpaceSizes", self, network, training, sequences, ctypes.byref(work), ctypes.byref(reserve))
         return work.value, reserve.value
 
     def weight(
-        self, network: Descriptor, layer: int, gate: int, begin: int, nbytes: int
+        self, network: CudnnDescriptor, layer: int, gate: int, begin: int, nbytes: int
     ) -> tuple[tuple[int, list[int]], tuple[int, list[int]]]:
         """Return for a matrix and its bias the first byte within the weights, and the lengths.
 
@@ -197,24 +212,24 @@ class Cudnn:
             begin: An address for the weights, which nothing is read from.
             nbytes: Bytes of all weights.
         """
-        found = [(Descriptor(self, "Tensor"), _P()) for _ in range(2)]
+        found = [(CudnnDescriptor(self._calls, "Tensor"), _P()) for _ in range(2)]
         places = [each for desc, address in found for each in (desc, ctypes.byref(address))]
         self.call("GetRNNWeightParams", self, network, layer, nbytes, begin, gate, *places)
         (matrix, at), (bias, bias_at) = found
         return ((at.value or 0) - begin, self._dims(matrix)), ((bias_at.value or 0) - begin, self._dims(bias))
 
-    def _dims(self, tensor: Descriptor) -> list[int]:
+    def _dims(self, tensor: CudnnDescriptor) -> list[int]:
         """Return the lengths of a tensor of three dimensions."""
         dtype, count, dims, strides = _I(), _I(), integers([0] * 3), integers([0] * 3)
         self.call("GetTensorNdDescriptor", tensor, 3, ctypes.byref(dtype), ctypes.byref(count), dims, strides)
         return list(dims)
 
 
-class Descriptor:
+class CudnnDescriptor:
     """A descriptor of cuDNN's, which is destroyed with this.
 
     Args:
-        cudnn: The handle whose library makes it.
+        calls: The library's functions.
         kind: What it describes, as the names of functions have it.
         setter: The function that sets it; by default another object does.
         how: Its other arguments.
@@ -223,13 +238,13 @@ class Descriptor:
         CudnnError: cuDNN takes no such arguments.
     """
 
-    def __init__(self, cudnn: Cudnn, kind: str, setter: str = "", *how: Any) -> None:
+    def __init__(self, calls: ClassicCalls, kind: str, setter: str = "", *how: Any) -> None:
         made = _P()
-        cudnn.call(f"Create{kind}Descriptor", ctypes.byref(made))
+        calls.call(f"Create{kind}Descriptor", ctypes.byref(made))
         self._as_parameter_: Final = made
-        self._destroy: Final = cudnn.destroyer(kind)
+        self._destroy: Final = calls.destroyer(kind)
         if setter:
-            cudnn.call(setter, self, *how)
+            calls.call(setter, self._as_parameter_, *how)
 
     def __del__(self) -> None:
         if hasattr(self, "_destroy"):

@@ -20,7 +20,7 @@ from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp.protocol.libraries.dnn_shapes import Sweep, pooling
 from atomr_mp_workers.libraries.base import Library, address, array, given
-from atomr_mp_workers.libraries.dnn.cudnn.classic import Cudnn, CudnnError, loaded
+from atomr_mp_workers.libraries.dnn.cudnn.classic import ClassicCalls, ClassicHandle, CudnnError, loaded
 from atomr_mp_workers.libraries.dnn.cudnn.recurrent_plans import backward_plan, forward_plan
 from atomr_mp_workers.libraries.dnn.cudnn.views import ALIGNED_BYTES, View, are_last, common_order, flat
 from atomr_mp_workers.libraries.dnn.engine import Enqueue
@@ -59,11 +59,11 @@ class ClassicEngine:
 
     def __init__(self, library: Library) -> None:
         self._library: Final = library
-        self._cudnn: Cudnn | None = None
+        self._cudnn: ClassicHandle | None = None
         self._is_missing = False
 
     def planned(self, request: Any) -> Enqueue | None:
-        """Return what does requests like this one; None if cuDNN does not serve them.
+        """Return the function that does requests like this one; None if cuDNN does not serve them.
 
         Raises:
             CudnnError: cuDNN has failed.
@@ -82,11 +82,11 @@ class ClassicEngine:
                 return None
             raise
 
-    def _found(self) -> Cudnn | None:
+    def _found(self) -> ClassicHandle | None:
         """Return a handle, None if there is no cuDNN, which is logged once."""
         if self._cudnn is None and not self._is_missing:
             try:
-                self._cudnn = Cudnn(loaded(), stream_of(self._library))
+                self._cudnn = ClassicHandle(ClassicCalls(loaded()), stream_of(self._library))
             except (OSError, AttributeError, CudnnError) as error:
                 self._is_missing = True
                 _LOG.info("cuDNN serves no classic calls: %s", error)
@@ -107,12 +107,12 @@ def _is_of_size(request: Any) -> bool:
 class _Blending(NamedTuple):
     """What plans of blended requests share."""
 
-    cudnn: Cudnn
+    cudnn: ClassicHandle
     library: Library
     factors: Factors
 
     @classmethod
-    def of(cls, cudnn: Cudnn, library: Library, request: Any) -> _Blending:
+    def of(cls, cudnn: ClassicHandle, library: Library, request: Any) -> _Blending:
         """Return it for an element type."""
         return cls(cudnn, library, Factors(np.float64 if request.out.dtype == "float64" else np.float32))
 
@@ -146,7 +146,9 @@ class _Blending(NamedTuple):
         return places
 
 
-def _activation(cudnn: Cudnn, library: Library, request: dnn.Activation | dnn.ActivationBackward) -> Enqueue | None:
+def _activation(
+    cudnn: ClassicHandle, library: Library, request: dnn.Activation | dnn.ActivationBackward
+) -> Enqueue | None:
     by_result = isinstance(request, dnn.ActivationBackward) and request.kind != "relu"  # it is above 0 where x is
     layouts = [each.layout for _, _, each in request.arrays() if each is not None]
     if request.kind not in MODES or common_order(layouts) is None:
@@ -173,7 +175,7 @@ def _activation(cudnn: Cudnn, library: Library, request: dnn.Activation | dnn.Ac
     return back if isinstance(request, dnn.ActivationBackward) else forward
 
 
-def _softmax(cudnn: Cudnn, library: Library, request: dnn.Softmax | dnn.SoftmaxBackward) -> Enqueue | None:
+def _softmax(cudnn: ClassicHandle, library: Library, request: dnn.Softmax | dnn.SoftmaxBackward) -> Enqueue | None:
     first = request.x if isinstance(request, dnn.Softmax) else request.y
     order = common_order(each.layout for _, _, each in request.arrays() if each is not None)
     if order is None:
@@ -198,7 +200,7 @@ def _softmax(cudnn: Cudnn, library: Library, request: dnn.Softmax | dnn.SoftmaxB
     return forward if isinstance(request, dnn.Softmax) else back
 
 
-def _pool(cudnn: Cudnn, library: Library, request: dnn.WindowPool | dnn.WindowPoolBackward) -> Enqueue | None:
+def _pool(cudnn: ClassicHandle, library: Library, request: dnn.WindowPool | dnn.WindowPoolBackward) -> Enqueue | None:
     backward = isinstance(request, dnn.WindowPoolBackward)
     large, small = (
         request.x.layout,
@@ -231,7 +233,7 @@ def _pool(cudnn: Cudnn, library: Library, request: dnn.WindowPool | dnn.WindowPo
 
 
 def _response_norm(
-    cudnn: Cudnn, library: Library, request: dnn.ResponseNorm | dnn.ResponseNormBackward
+    cudnn: ClassicHandle, library: Library, request: dnn.ResponseNorm | dnn.ResponseNormBackward
 ) -> Enqueue | None:
     backward, half = isinstance(request, dnn.ResponseNormBackward), request.x.layout.item_bytes == HALF_BYTES
     if request.x.dtype == "bfloat16" or (backward and half) or request.k < LEAST_K or request.beta < LEAST_BETA:
@@ -258,7 +260,7 @@ def _response_norm(
     return back if backward else forward
 
 
-def _batch_norm(cudnn: Cudnn, _library: Library, request: dnn.BatchNorm) -> Enqueue | None:
+def _batch_norm(cudnn: ClassicHandle, _library: Library, request: dnn.BatchNorm) -> Enqueue | None:
     assert request.out is not None
     last = are_last((request.x.layout, request.out.layout))
     if last is None or request.x.shape[0] > MOST_SAMPLES:
@@ -290,7 +292,7 @@ def _dense(operand: Any, dtype: Any) -> Any:
     return found.copy() if found.data.ptr % ALIGNED_BYTES else found
 
 
-PLANS: Final[Mapping[str, Callable[[Cudnn, Library, Any], Enqueue | None]]] = {
+PLANS: Final[Mapping[str, Callable[[ClassicHandle, Library, Any], Enqueue | None]]] = {
     "activation": _activation,
     "activation_backward": _activation,
     "softmax": _softmax,

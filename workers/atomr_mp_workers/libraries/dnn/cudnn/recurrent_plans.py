@@ -21,7 +21,7 @@ from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.libraries.dnn_shapes import GATES, MARK_BYTES, Rnn
 from atomr_mp_workers.libraries.base import Library, array
-from atomr_mp_workers.libraries.dnn.cudnn.classic import TYPES, Cudnn, Descriptor
+from atomr_mp_workers.libraries.dnn.cudnn.classic import TYPES, ClassicHandle, CudnnDescriptor
 from atomr_mp_workers.libraries.dnn.engine import Enqueue
 from atomr_mp_workers.libraries.dnn.verdicts import Verdicts
 
@@ -42,8 +42,8 @@ ADDED: Final = 0
 """cudnnWgradMode_t: gradients by weights are added to what is there."""
 
 
-def forward_plan(cudnn: Cudnn, library: Library, request: dnn.RnnForward) -> Enqueue | None:
-    """Return what runs networks like this one."""
+def forward_plan(cudnn: ClassicHandle, library: Library, request: dnn.RnnForward) -> Enqueue | None:
+    """Return the function that runs networks like this one."""
     if not _serves(request):
         return None
     network = _Network(cudnn, library, request)
@@ -73,8 +73,8 @@ def forward_plan(cudnn: Cudnn, library: Library, request: dnn.RnnForward) -> Enq
     return forward
 
 
-def backward_plan(cudnn: Cudnn, library: Library, request: dnn.RnnBackward) -> Enqueue | None:
-    """Return what computes the gradients of networks like this one; NaNs without its reserve."""
+def backward_plan(cudnn: ClassicHandle, library: Library, request: dnn.RnnBackward) -> Enqueue | None:
+    """Return the function that computes gradients of networks like this one; NaNs without its reserve."""
     if not _serves(request):
         return None
     network = _Network(cudnn, library, request)
@@ -123,7 +123,7 @@ def _serves(request: Any) -> bool:
 
 
 class _Network:
-    """A network on sequences of some sizes, as cuDNN is told of it.
+    """A network on sequences of some sizes, described to cuDNN.
 
     Args:
         cudnn: The handle.
@@ -131,7 +131,7 @@ class _Network:
         request: A request for it.
     """
 
-    def __init__(self, cudnn: Cudnn, library: Library, request: Any) -> None:
+    def __init__(self, cudnn: ClassicHandle, library: Library, request: Any) -> None:
         t, b, inputs = request.x.shape
         self._cudnn: Final = cudnn
         self._library: Final = library
@@ -142,7 +142,7 @@ class _Network:
         rnn, dtype = self._rnn, TYPES[name]
         math_type = DEFAULT_MATH if name == "float64" or request.allow_tf32 else PLAIN_MATH
         self._dropout: Final = cudnn.no_dropout()
-        self.desc: Final[Descriptor] = cudnn.network(
+        self.desc: Final[CudnnDescriptor] = cudnn.network(
             STANDARD, CELLS[rnn.mode], TWO_BIASES, rnn.directions - 1, LINEAR, dtype, dtype, math_type,
             inputs, rnn.hidden_size, rnn.hidden_size, rnn.layers, self._dropout, PADDED,
         )  # fmt: skip
