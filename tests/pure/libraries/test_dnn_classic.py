@@ -11,6 +11,7 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries import dnn
+from atomr_mp_workers.device import faults
 from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.libraries.base import Library
 from tests.actor_libraries import context_on
@@ -296,14 +297,31 @@ def test_it_serves_networks_that_run_as_they_are_declared(
         assert engine.has_plan(request) == serves
 
 
-@pytest.mark.parametrize("change", [{"biases_first": True}, {"more_reserve": 1000}])
-def test_another_layout_of_weights_or_a_larger_reserve_is_left_to_others(change: dict[str, Any]) -> None:
-    """What weights mean and what a reserve takes is declared."""
-    engine, request = Engine(), forward(hidden=2)
-    vars(engine.cudnn).update(change)
-    assert not engine.has_plan(request)
-    without = msgspec.structs.replace(request, reserve=None, save_reserve=False)
-    assert engine.has_plan(without) == ("more_reserve" in change)
+def test_another_layout_of_weights_is_left_to_others() -> None:
+    """What weights mean is declared."""
+    engine = Engine()
+    engine.cudnn.biases_first = True
+    assert not engine.has_plan(forward())
+
+
+def test_a_backward_runs_the_network_again_whose_reserve_had_no_room() -> None:
+    """The size of ours is declared; the mark is there, so that a second one is refused."""
+    engine, before = Engine(), forward(hidden=2)
+    engine.cudnn.more_reserve = 1000
+    engine.run(before)
+    found, again = backward(before), backward(before)
+    engine.run(found)
+    assert engine.cudnn.ran.count("RNNForward") == engine.served == 2
+    theirs, by_theirs = forward(hidden=2), []
+    for do in (by_host, Engine().run):
+        do(theirs)
+        by_theirs.append(backward(theirs))
+        do(by_theirs[-1])
+    for one, *others in zip(found.written()[1:], *(each.written()[1:] for each in by_theirs), strict=True):
+        for other in others:
+            np.testing.assert_allclose(one.array, other.array, rtol=1e-4, atol=1e-5)
+    with pytest.raises(errors.NumericalError, match="a backward has used it up"):
+        engine.run(again)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -334,3 +352,7 @@ def test_other_failures_are_errors_with_cudnns_words(function: str) -> None:
     with pytest.raises(engine.module.CudnnError, match=f"cudnn{function}: CUDNN_STATUS_5003") as caught:
         engine.serves(dnn.Activation(image(*X), kind="relu"))
     assert caught.value.status == 5003
+    told = faults.translate(caught.value, lambda: 0)
+    assert isinstance(told, errors.LibraryError)
+    assert (told.library, told.status) == ("cudnn", 5003)
+    assert isinstance(faults.translate(caught.value, lambda: 700), errors.ContextPoisoned)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import cupy
 import numpy as np
@@ -44,44 +45,35 @@ ADDED: Final = 0
 
 def forward_plan(cudnn: ClassicHandle, library: Library, request: dnn.RnnForward) -> Enqueue | None:
     """Return the function that runs networks like this one."""
-    if not _serves(request):
+    network = _Network.of(cudnn, library, request)
+    if network is None:
         return None
-    network = _Network(cudnn, library, request)
-    if not network.has_our_weights() or (request.save_reserve and not network.fits(request.reserve)):
-        return None
-    training = request.save_reserve
-    work_bytes, reserve_bytes = network.spaces(training=training)
-    library.workspace(work_bytes)
+    training = request.save_reserve and network.fits(request.reserve)
+    sizes = network.prepared(training=training)
     word = _mark(request)
 
     def forward(request: Any) -> None:
-        x, weights, h0, c0 = map(network.read, (request.x, request.weights, request.h0, request.c0))
-        out, hn, cn = map(network.written, (request.out, request.hn, request.cn))
-        reserve = network.reserve(request.reserve, reserve_bytes) if training else None
-        cudnn.call(
-            "RNNForward", cudnn, network.desc, training, None, network.x, _at(x), network.y, _at(out),
-            network.state, _at(h0), _at(hn), network.state, _at(c0), _at(cn), network.weight_bytes, _at(weights),
-            work_bytes, library.workspace(work_bytes).address, reserve_bytes, _at(reserve),
-        )  # fmt: skip
-        for operand, values in ((request.out, out), (request.hn, hn), (request.cn, cn)):
+        given = [network.read(each) for each in (request.x, request.weights, request.h0, request.c0)]
+        made = [network.written(each) for each in (request.out, request.hn, request.cn)]
+        reserve = network.reserve(request.reserve, sizes.reserve) if training else None
+        network.run(sizes, given, made, reserve)
+        for operand, values in zip((request.out, request.hn, request.cn), made, strict=True):
             _put(operand, values)
-        if training:
+        if request.save_reserve:
             whole = array(request.reserve)
-            _put_at(whole[MARK_BYTES : MARK_BYTES + reserve_bytes], reserve)
             whole[:WORD_BYTES] = _spelled(word)
+            if reserve is not None:
+                _put_at(whole[MARK_BYTES : MARK_BYTES + sizes.reserve], reserve)
 
     return forward
 
 
 def backward_plan(cudnn: ClassicHandle, library: Library, request: dnn.RnnBackward) -> Enqueue | None:
     """Return the function that computes gradients of networks like this one; NaNs without its reserve."""
-    if not _serves(request):
+    network = _Network.of(cudnn, library, request)
+    if network is None:
         return None
-    network = _Network(cudnn, library, request)
-    if not network.has_our_weights() or not network.fits(request.reserve):
-        return None
-    work_bytes, reserve_bytes = network.spaces(training=True)
-    library.workspace(work_bytes)
+    kept, sizes = network.fits(request.reserve), network.prepared(training=True)
     word, verdicts = _mark(request), Verdicts()
 
     def backward(request: Any) -> Any:
@@ -89,12 +81,18 @@ def backward_plan(cudnn: ClassicHandle, library: Library, request: dnn.RnnBackwa
         right = (mark == _spelled(word)).all()
         verdict = verdicts.demand(right, request.undefined)
         mark[...] = cupy.where(right, mark.dtype.type(0), mark)
-        x, weights, y, dy = map(network.read, (request.x, request.weights, request.y, request.dy))
-        h0, c0, dhn, dcn = map(network.read, (request.h0, request.c0, request.dhn, request.dcn))
+        given = x, weights, h0, c0 = [
+            network.read(each) for each in (request.x, request.weights, request.h0, request.c0)
+        ]
+        y, dy, dhn, dcn = (network.read(each) for each in (request.y, request.dy, request.dhn, request.dcn))
         dx, dweights = network.written(request.dx, x.shape), network.written(request.dweights, weights.shape)
         dh0, dc0 = network.written(request.dh0), network.written(request.dc0)
-        reserve, work = network.reserve(request.reserve, reserve_bytes, read=True), library.workspace(work_bytes)
-        memory = work_bytes, work.address, reserve_bytes, _at(reserve)
+        if kept:
+            reserve = network.reserve(request.reserve, sizes.reserve, read=True)
+        else:
+            reserve = cupy.empty(sizes.reserve, np.uint8)
+            network.run(sizes, given, [cupy.empty(y.shape, y.dtype), None, None], reserve)
+        memory = sizes.work, library.workspace(sizes.work).address, sizes.reserve, _at(reserve)
         cudnn.call(
             "RNNBackwardData_v8", cudnn, network.desc, None, network.y, _at(y), _at(dy), network.x, _at(dx),
             network.state, _at(h0), _at(dhn), _at(dh0), network.state, _at(c0), _at(dcn), _at(dc0),
@@ -120,6 +118,13 @@ def _serves(request: Any) -> bool:
     """Return whether cuDNN may be asked: all sequences have all steps, and nothing is dropped between layers."""
     drops = request.dropout_p and request.num_layers > 1
     return request.lengths is None and not drops and request.x.shape[0] <= MOST_STEPS
+
+
+class _Sizes(NamedTuple):
+    """Bytes that a run takes."""
+
+    work: int
+    reserve: int
 
 
 class _Network:
@@ -151,6 +156,12 @@ class _Network:
         states = rnn.layers * rnn.directions, b, rnn.hidden_size
         self.state: Final = cudnn.tensor(name, states, (b * rnn.hidden_size, rnn.hidden_size, 1))
 
+    @classmethod
+    def of(cls, cudnn: ClassicHandle, library: Library, request: Any) -> _Network | None:
+        """Return that of a request, None if cuDNN does not run it as it is declared."""
+        found = cls(cudnn, library, request) if _serves(request) else None
+        return found if found is not None and found.has_our_weights() else None
+
     def has_our_weights(self) -> bool:
         """Return whether all weights lie where the protocol has them."""
         rnn, cudnn, item = self._rnn, self._cudnn, self._dtype.itemsize
@@ -168,14 +179,34 @@ class _Network:
                     return False
         return True
 
-    def spaces(self, *, training: bool) -> tuple[int, int]:
-        """Return how many bytes of workspace and of reserve it takes."""
+    def prepared(self, *, training: bool) -> _Sizes:
+        """Return how many bytes a run takes, and have the workspace grow to its part."""
         work, reserve = self._cudnn.spaces(self.desc, self.x, training=training)
-        return work, reserve if training else 0
+        self._library.workspace(work)
+        return _Sizes(work, reserve if training else 0)
 
     def fits(self, reserve: Any) -> bool:
-        """Return whether there is room for cuDNN's reserve in ours, behind the mark."""
-        return MARK_BYTES + self.spaces(training=True)[1] <= int(reserve.nbytes)
+        """Return whether there is room for cuDNN's reserve in ours, behind the mark.
+
+        Where there is none, ours has the mark alone, and a backward runs the network again.
+        """
+        return MARK_BYTES + self._cudnn.spaces(self.desc, self.x, training=True)[1] <= int(reserve.nbytes)
+
+    def run(self, sizes: _Sizes, given: Sequence[Any], made: Sequence[Any], reserve: Any) -> None:
+        """Run it.
+
+        Args:
+            sizes: As `prepared` has returned them.
+            given: Inputs, weights and the first states, None for zeros.
+            made: Where outputs and the last states are written, None for nowhere.
+            reserve: Memory for cuDNN's reserve, None if it trains nothing.
+        """
+        (x, weights, h0, c0), (out, hn, cn) = map(_at, given), map(_at, made)
+        self._cudnn.call(
+            "RNNForward", self._cudnn, self.desc, reserve is not None, None, self.x, x, self.y, out,
+            self.state, h0, hn, self.state, c0, cn, self.weight_bytes, weights,
+            sizes.work, self._library.workspace(sizes.work).address, sizes.reserve, _at(reserve),
+        )  # fmt: skip
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
