@@ -454,7 +454,7 @@ def _answered(result: Any, outputs: Any) -> Any:
     if type(result) is Later:
         return Later(lambda: (result.read(), outputs)[1])
     if type(result) is Next:
-        return Next(lambda: _answered(result.enqueue(), outputs), result.after)
+        return dataclasses.replace(result, enqueue=lambda: _answered(result.enqueue(), outputs))
     if type(result) is Elsewhere:
         return Elsewhere(result.work, lambda made: _answered(result.then(made), outputs))
     return outputs
