@@ -295,23 +295,28 @@ def _by_activation(cudnn: FakeCudnn, given: Any) -> None:
 
 def _softmax(cudnn: FakeCudnn, given: Any) -> None:
     _, algorithm, mode, alpha, x, x_at, beta, y, y_at = given
-    assert mode == 1
     assert algorithm in {1, 2}
     assert x_at != y_at
-    powers = np.exp(cudnn.read(x, x_at))
-    total = powers / powers.sum(1, keepdims=True)
+    values, axes = cudnn.read(x, x_at), _together(mode)
+    powers = np.exp(values - values.max(axes, keepdims=True))
+    total = powers / powers.sum(axes, keepdims=True)
     cudnn.blend(alpha, beta, np.log(total) if algorithm == 2 else total, y, y_at)
 
 
 def _by_softmax(cudnn: FakeCudnn, given: Any) -> None:
-    _, algorithm, _, alpha, y, y_at, dy, dy_at, beta, dx, dx_at = given
+    _, algorithm, mode, alpha, y, y_at, dy, dy_at, beta, dx, dx_at = given
     assert dx_at not in {y_at, dy_at}
-    values, by = cudnn.read(y, y_at), cudnn.read(dy, dy_at)
+    values, by, axes = cudnn.read(y, y_at), cudnn.read(dy, dy_at), _together(mode)
     if algorithm == 2:
-        found = by - np.exp(values) * by.sum(1, keepdims=True)
+        found = by - np.exp(values) * by.sum(axes, keepdims=True)
     else:
-        found = values * (by - (values * by).sum(1, keepdims=True))
+        found = values * (by - (values * by).sum(axes, keepdims=True))
     cudnn.blend(alpha, beta, found, dx, dx_at)
+
+
+def _together(mode: int) -> tuple[int, ...]:
+    """Return the dimensions that softmax normalises together: all of a sample, or its channels."""
+    return ((1, 2, 3), (1,))[mode]
 
 
 def _windows(cudnn: FakeCudnn, desc: int, shape: Sequence[int], places: Sequence[int]) -> Any:

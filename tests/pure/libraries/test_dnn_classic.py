@@ -229,6 +229,12 @@ def forward(mode: str = "lstm", dtype: str = "float32", t: int = 5, hidden: int 
     return msgspec.structs.replace(made, **{name: FakeArray(layout) for name, layout in made.results().items()})
 
 
+def many(sequences: int = 65535, layers: int = 1) -> dnn.RnnForward:
+    """Return a network of many sequences."""
+    weights = weights_of("relu", 1, 1, layers)
+    return dnn.RnnForward(image(1, sequences, 1), weights, mode="relu", hidden_size=1, num_layers=layers)
+
+
 def backward(before: dnn.RnnForward, **how: Any) -> dnn.RnnBackward:
     """Return its backward, with its outputs."""
     names = ("x", "weights", "reserve", "lengths", "mode", "hidden_size", "num_layers", "bidirectional")
@@ -285,6 +291,9 @@ def test_half_precision_is_computed_in_float32_and_tensor_cores_are_used_where_t
         (lambda: forward("gru", dropout_p=0.5, save_reserve=False), False),
         (lambda: forward(lengths=FakeArray.of([5, 2, 0], "int32")), False),
         (lambda: forward(t=65536, hidden=1, save_reserve=False), False),
+        (lambda: many(sequences=65536), False),
+        (lambda: many(layers=65), False),
+        (many, True),
     ],
 )
 def test_it_serves_networks_that_run_as_they_are_declared(

@@ -42,9 +42,16 @@ ON_DEVICE: Final = 3
 MODES: Final = {"sigmoid": 0, "relu": 1, "tanh": 2, "silu": 6}
 """Activations that are cuDNN's too. Its elu is exp(x) - 1, which loses what a small x has."""
 
+GRADIENTS_OF_ACTIVATIONS: Final = frozenset({"sigmoid", "relu", "tanh", "silu"})
+GRADIENTS_OF_POOLING: Final = frozenset({"max", "avg"})
+"""Those whose gradients it reckons as they are declared."""
+
 HALF_BYTES: Final = 2
 """Of an element of half precision. Gradients that cuDNN reckons from a result want one that half precision has not
 rounded: what is left of it may be small."""
+
+BY_SAMPLE, BY_CHANNEL = 0, 1
+"""cudnnSoftmaxMode_t: what is normalised together is all of a sample, or the channels at each of its places."""
 
 LEAST_K, LEAST_BETA, MOST_CHANNELS = 1e-5, 0.01, 15
 """Bounds of cuDNN's normalisation by neighbouring channels. Of an even number it takes others than are declared."""
@@ -149,10 +156,11 @@ class _Blending(NamedTuple):
 def _activation(
     cudnn: ClassicHandle, library: Library, request: dnn.Activation | dnn.ActivationBackward
 ) -> Enqueue | None:
-    by_result = isinstance(request, dnn.ActivationBackward) and request.kind != "relu"  # it is above 0 where x is
     layouts = [each.layout for _, _, each in request.arrays() if each is not None]
-    if request.kind not in MODES or common_order(layouts) is None:
+    backward = isinstance(request, dnn.ActivationBackward)
+    if request.kind not in (GRADIENTS_OF_ACTIVATIONS if backward else MODES) or common_order(layouts) is None:
         return None
+    by_result = backward and request.kind != "relu"  # it is above 0 where x is
     if by_result and request.x.layout.item_bytes == HALF_BYTES:
         return None
     of, how = _Blending.of(cudnn, library, request), cudnn.activation(MODES[request.kind])
@@ -172,7 +180,7 @@ def _activation(
 
     if by_result:
         library.workspace(nbytes)
-    return back if isinstance(request, dnn.ActivationBackward) else forward
+    return back if backward else forward
 
 
 def _softmax(cudnn: ClassicHandle, library: Library, request: dnn.Softmax | dnn.SoftmaxBackward) -> Enqueue | None:
@@ -187,7 +195,8 @@ def _softmax(cudnn: ClassicHandle, library: Library, request: dnn.Softmax | dnn.
     parts = order[: among[0]], order[among[0] : among[-1] + 1], order[among[-1] + 1 :]
     outer, middle, inner = (math.prod(shape[axis] for axis in part) for part in parts)
     view = cudnn.tensor(first.dtype, *View.packed(outer, middle, 1, inner))
-    of, how = _Blending.of(cudnn, library, request), (2 if request.log else 1, 1)
+    way = BY_CHANNEL if inner > 1 else BY_SAMPLE
+    of, how = _Blending.of(cudnn, library, request), (2 if request.log else 1, way)
 
     def forward(request: Any) -> None:
         (x,) = of.apart(request.out, request.x)
@@ -202,6 +211,8 @@ def _softmax(cudnn: ClassicHandle, library: Library, request: dnn.Softmax | dnn.
 
 def _pool(cudnn: ClassicHandle, library: Library, request: dnn.WindowPool | dnn.WindowPoolBackward) -> Enqueue | None:
     backward = isinstance(request, dnn.WindowPoolBackward)
+    if backward and request.mode not in GRADIENTS_OF_POOLING:
+        return None
     large, small = (
         request.x.layout,
         given(request.y if isinstance(request, dnn.WindowPoolBackward) else request.out).layout,

@@ -11,7 +11,6 @@ those on the device. Nor dropout between layers, for which it draws other random
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -34,6 +33,9 @@ WORD_BYTES: Final = 8
 
 MOST_STEPS: Final = 65535
 """cuDNN takes no more."""
+
+MOST_SEQUENCES, MOST_LAYERS = 65535, 64
+"""A plan tells cuDNN each sequence's length, and asks for each weight's place."""
 
 CELLS: Final = {"relu": 0, "tanh": 1, "lstm": 2, "gru": 3}
 STANDARD, TWO_BIASES, LINEAR, PADDED = 0, 2, 0, 1
@@ -98,7 +100,7 @@ def backward_plan(cudnn: ClassicHandle, library: Library, request: dnn.RnnBackwa
             network.state, _at(h0), _at(dhn), _at(dh0), network.state, _at(c0), _at(dcn), _at(dc0),
             network.weight_bytes, _at(weights), *memory,
         )  # fmt: skip
-        nothing = cupy.where(right, 0.0, math.nan).astype(dweights.dtype)
+        nothing = 0.0 / right.astype(dweights.dtype)  # by 0 it is NaN, and so is what it is added to
         dweights[...] = nothing
         cudnn.call(
             "RNNBackwardWeights_v8", cudnn, network.desc, ADDED, None, network.x, _at(x), network.state, _at(h0),
@@ -117,7 +119,9 @@ def backward_plan(cudnn: ClassicHandle, library: Library, request: dnn.RnnBackwa
 def _serves(request: Any) -> bool:
     """Return whether cuDNN may be asked: all sequences have all steps, and nothing is dropped between layers."""
     drops = request.dropout_p and request.num_layers > 1
-    return request.lengths is None and not drops and request.x.shape[0] <= MOST_STEPS
+    steps, sequences, _ = request.x.shape
+    fits = steps <= MOST_STEPS and sequences <= MOST_SEQUENCES and request.num_layers <= MOST_LAYERS
+    return request.lengths is None and not drops and fits
 
 
 class _Sizes(NamedTuple):
