@@ -10,9 +10,9 @@ from __future__ import annotations
 import enum
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from types import ModuleType, SimpleNamespace
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any, Final, Self
 from unittest import mock
 
@@ -28,6 +28,10 @@ Array = npt.NDArray[Any]
 
 GARBAGE: Final = 7.0
 WORKSPACE_BYTES: Final = 4096
+THREAD_STREAM: Final = 7
+"""The stream of the thread that makes plans."""
+ENGINE_NUMBERS: Final = (1, 11, 4, 5, 6, 7)
+ENGINES: Final = len(ENGINE_NUMBERS)
 NAMES: Final = {
     "HALF": "float16",
     "BFLOAT16": "bfloat16",
@@ -52,6 +56,7 @@ class FakeCudnn(ModuleType):
     Args:
         style: How graphs are run: "wrapped" as by 1.28, "plain" as by those before it, "public" if neither is there.
         refuses: Returns whether there is no engine for a graph.
+        faults: What is wrong with engines, by their number: see `FAULTS`; those that are not named are right.
     """
 
     data_type = _enum("data_type", *NAMES)
@@ -66,36 +71,59 @@ class FakeCudnn(ModuleType):
     diagonal_alignment = _enum("diagonal_alignment", "TOP_LEFT", "BOTTOM_RIGHT")
     cudnnGraphNotSupportedError = NotSupportedError  # noqa: N815 - the frontend's
 
-    def __init__(self, style: str = "wrapped", refuses: Callable[[FakeGraph], bool] = lambda _graph: False) -> None:
+    def __init__(
+        self,
+        style: str = "wrapped",
+        refuses: Callable[[FakeGraph], bool] = lambda _graph: False,
+        faults: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__("cudnn")
         self.style: Final = style
         self.refuses: Final = refuses
-        self.handle: Final = SimpleNamespace(backend_handle=81) if style == "wrapped" else 81
-        self.handles = 0
-        """How many there are."""
+        self.faults: Final = faults
+        self.is_failing = False
+        """Whether graphs cannot be run."""
+        self.streams: Final[dict[int, int]] = {}
+        """Those of the handles, by their numbers; 0 before one is set."""
         self.built: Final[list[FakeGraph]] = []
+        """Graphs on the library's stream."""
         self.ran: Final[list[list[str]]] = []
-        """Names of the operations of each graph that has run."""
+        """Names of the operations of each graph that has run there."""
+        self.used: Final[list[int]] = []
+        """The engines of these."""
+        self.tried: Final[list[str]] = []
+        """Names of the engines that have run on another stream."""
+        self._handles: Final = itertools.count(81)
+
+    @property
+    def handles(self) -> int:
+        """How many there are."""
+        return len(self.streams)
 
     def create_handle(self) -> Any:
-        """Make the handle."""
-        self.handles += 1
-        return self.handle
+        """Make a handle."""
+        number = next(self._handles)
+        self.streams[number] = 0
+        return SimpleNamespace(backend_handle=number) if self.style == "wrapped" else number
 
     def destroy_handle(self, handle: Any) -> None:
         """Drop it."""
-        assert handle is self.handle
-        self.handles -= 1
+        del self.streams[self.number_of(handle)]
 
     def set_stream(self, handle: Any, stream: int) -> None:
         """Have work put on a stream."""
-        assert (handle, stream) == (self.handle, STREAM)
+        self.streams[self.number_of(handle)] = stream
+
+    def number_of(self, handle: Any) -> int:
+        """Return the number of a handle that there is."""
+        number: int = handle.backend_handle if self.style == "wrapped" else handle
+        assert number in self.streams
+        return number
 
     def pygraph(self, *, handle: Any, **types: Any) -> FakeGraph:
         """Make a graph."""
-        assert handle is self.handle
         assert types["compute_data_type"] is types["intermediate_data_type"]
-        return FakeGraph(self, NAMES[types["io_data_type"].value])
+        return FakeGraph(self, NAMES[types["io_data_type"].value], self.number_of(handle))
 
 
 class FakeTensor:
@@ -148,8 +176,11 @@ class FakeTensor:
 class FakeGraph:
     """A graph: its tensors, and operations that are functions of arrays."""
 
-    def __init__(self, cudnn: FakeCudnn, dtype: str) -> None:
+    def __init__(self, cudnn: FakeCudnn, dtype: str, handle: int) -> None:
         self.cudnn: Final = cudnn
+        self.handle: Final = handle
+        self.engine = -1
+        """Number of the engine whose plan was built."""
         self.dtype: Final = dtype
         self.names: Final[list[str]] = []
         self.notes: Final[set[str]] = set()
@@ -231,10 +262,31 @@ class FakeGraph:
         if self.cudnn.refuses(self) or (compiled and "RUNTIME_COMPILATION" in self.notes):
             raise NotSupportedError("no engine")
 
-    def build_plans(self) -> None:
-        """Build the plan."""
+    def get_execution_plan_count(self) -> int:
+        """Return how many plans there are."""
+        assert self._stage == 4
+        return ENGINES
+
+    def get_plan_name_at_index(self, index: int) -> str:
+        """Return the name of a plan: the first has a number that others begin with."""
+        return f"eng{ENGINE_NUMBERS[index]}_k2={self._tensors[0].dim[0]}"
+
+    def build_plan_at_index(self, index: int) -> None:
+        """Build a plan."""
         self._to(5)
-        self.cudnn.built.append(self)
+        self.engine = index
+        if self.cudnn.faults.get(index) == "refused":
+            self._stage = 4
+            raise NotSupportedError("no plan")
+        if self.is_of_library:
+            self.cudnn.built.append(self)
+
+    @property
+    def is_of_library(self) -> bool:
+        """Whether it runs on the library's stream, and not on that of the thread that makes plans."""
+        stream = self.cudnn.streams[self.handle]
+        assert stream in {STREAM, THREAD_STREAM}
+        return stream == STREAM
 
     def get_workspace_size(self) -> int:
         """Return a size."""
@@ -245,14 +297,20 @@ class FakeGraph:
 
     def execute(self, addresses: dict[int, int], workspace: int, *, handle: Any) -> None:
         """Run it, as is public."""
-        assert handle is self.cudnn.handle
         assert self.cudnn.style == "public"
-        self._do(addresses, workspace, 81)
+        self._do(addresses, workspace, self.cudnn.number_of(handle))
 
     def _do(self, addresses: dict[int, int], workspace: int, handle: int) -> None:
-        assert handle == 81
+        assert handle == self.handle
         assert workspace % 16 == 0
-        self.cudnn.ran.append(self.names)
+        if self.cudnn.is_failing:
+            raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
+        if self.is_of_library:
+            self.cudnn.ran.append(self.names)
+            self.cudnn.used.append(self.engine)
+        else:
+            self.cudnn.tried.append(self.get_plan_name_at_index(self.engine))
+            assert _memory(workspace, WORKSPACE_BYTES // 4, "float32")[-1] != 0
         values: dict[int, Array] = {}
         made = {each.number for _, _, tensors in self._steps for each in tensors}
         wanted = {each.number for each in self._tensors if each.is_output or each.number not in made}
@@ -269,8 +327,50 @@ class FakeGraph:
                 values[tensor.number] = value
                 if tensor.is_output:
                     target = tensor.at(addresses[tensor.number])
-                    target[...] = value.reshape(target.shape)
+                    FAULTS[self.cudnn.faults.get(self.engine, "")](target, value.reshape(target.shape))
 
+
+# --- engines ----------------------------------------------------------------------------------------------------------
+
+
+def _right(target: Array, values: Array) -> None:
+    target[...] = values
+
+
+def _wrong(target: Array, values: Array) -> None:
+    """Write all but the last element, which has a fault of one part in eight."""
+    target[...] = values
+    target[(-1,) * target.ndim] = target[(-1,) * target.ndim] * 0.875 + 0.125
+
+
+def _unwritten(target: Array, values: Array) -> None:
+    """Leave the last of the first dimension, or all."""
+    target[: len(target) - 1] = values[: len(target) - 1]
+
+
+def _unsteady(target: Array, values: Array) -> None:
+    """Add a rounding to the first element, every other time."""
+    values = values.astype(target.dtype)
+    if next(_times) % 2:
+        first = values.reshape(-1)[:1].astype(np.float64)
+        values.reshape(-1)[:1] = first + np.where(first < 0, -1, 1) * 2 * abs(first) * np.finfo(np.float16).eps
+    target[...] = values
+
+
+def _failing(target: Array, values: Array) -> None:
+    raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
+
+
+_times: Final = itertools.count()
+
+FAULTS: Final[dict[str, Callable[[Array, Array], None]]] = {
+    "": _right,
+    "wrong": _wrong,
+    "unwritten": _unwritten,
+    "unsteady": _unsteady,
+    "failing": _failing,
+}
+"""How engines write results; one that is "refused" cannot be built."""
 
 # --- operations -------------------------------------------------------------------------------------------------------
 
@@ -404,7 +504,18 @@ OPERATIONS: Final[dict[str, tuple[Callable[[Any, list[int]], Any], int]]] = {
 class FakeCupy(ModuleType):
     """NumPy, whose arrays tell their addresses."""
 
-    empty = staticmethod(_empty)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.has_room, self.records = True, False
+        """Whether there is memory; whether a graph is being recorded."""
+        stream = SimpleNamespace(ptr=THREAD_STREAM, is_capturing=lambda: self.records)
+        self.cuda: Final = SimpleNamespace(get_current_stream=lambda: stream)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return memory."""
+        if not self.has_room:
+            raise MemoryError
+        return _empty(shape, dtype)
 
     def __getattr__(self, name: str) -> Any:
         """Return a function of NumPy's."""
@@ -412,6 +523,6 @@ class FakeCupy(ModuleType):
         return lambda *of, **named: np.asarray(function(*of, **named)).view(Addressed)
 
 
-def installed(cudnn: FakeCudnn | None) -> AbstractContextManager[Any]:
+def installed(cudnn: FakeCudnn | None, cupy: FakeCupy | None = None) -> AbstractContextManager[Any]:
     """Return a context in which the stand-ins are imported; without a frontend for None."""
-    return mock.patch.dict("sys.modules", {"cupy": FakeCupy("cupy"), "cudnn": cudnn})
+    return mock.patch.dict("sys.modules", {"cupy": cupy or FakeCupy("cupy"), "cudnn": cudnn})

@@ -10,19 +10,21 @@ import msgspec
 import numpy as np
 import pytest
 
+from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.libraries.base import HALF
+from atomr_mp_workers.device.faults import translate
 from tests.cases.dnn_cases import REQUESTS, assert_agrees, requests
 from tests.direct import assert_all_agree, host_actor, on_stand_ins, run_by
 from tests.fakes.fake_arrays import FakeArray
 from tests.fakes.fake_cublas import AddressedArray, FakeStream
-from tests.fakes.fake_cudnn import WORKSPACE_BYTES, FakeCudnn, installed
+from tests.fakes.fake_cudnn import ENGINES, WORKSPACE_BYTES, FakeCudnn, FakeCupy, installed
 from tests.fakes.fake_cutensor import _empty
 from tests.pure.libraries.test_tensor_cuda import aligned
 
 MODULES: Final = tuple(
-    f"dnn.cudnn{name}" for name in ("", ".graphs", ".convolution_plans", ".norm_plans", ".attention_plans")
+    f"dnn.cudnn{name}" for name in ("", ".graphs", ".trying", ".convolution_plans", ".norm_plans", ".attention_plans")
 )
 CONVOLUTIONS: Final = ("conv", "conv_transpose", "conv_input", "conv_weight")
 NORMS: Final = ("batch_norm_training", "layer_norm", "rms_norm", "instance_norm", "group_norm", "norm_backward")
@@ -49,13 +51,20 @@ class LibraryOfTests:
         return Workspace(nbytes)
 
 
+def placed(request: Any) -> tuple[Any, dict[int, Any]]:
+    """Return a request on memory that begins at multiples of 256, and that memory by the number of the array."""
+    slabs = {each.number: aligned(each.slab) for _, _, each in request.arrays() if each is not None}
+    return with_arrays(request, lambda each: AddressedArray(each.layout, slabs[each.number])), slabs  # type: ignore[attr-defined]
+
+
 class Engines:
     """The engines on stand-ins; what they do not serve is done on the host."""
 
     def __init__(self, cudnn: FakeCudnn | None = None, *, without: bool = False) -> None:
         self.cudnn: Final = cudnn or FakeCudnn()
+        self.cupy: Final = FakeCupy("cupy")
         self.library: Final = LibraryOfTests()
-        module = on_stand_ins(installed(None if without else self.cudnn), MODULES)
+        module = on_stand_ins(installed(None if without else self.cudnn, self.cupy), MODULES)
         self.engines: Final = [cls(self.library) for cls in module.engines]
         self.served = 0
         self._host: Final = run_by(host_actor("dnn"))
@@ -66,9 +75,7 @@ class Engines:
 
     def run(self, request: Any) -> None:
         """Do a request, on memory that begins at multiples of 256."""
-        found: list[Any] = [array for _, _, array in request.arrays() if array is not None]
-        slabs = {array.number: aligned(array.slab) for array in found}
-        there = with_arrays(request, lambda each: AddressedArray(each.layout, slabs[each.number]))  # type: ignore[attr-defined]
+        there, slabs = placed(request)
         plan = self.plan(there)
         if plan is None:
             self._host(request)
@@ -76,8 +83,9 @@ class Engines:
         self.served += 1
         with np.errstate(all="ignore"):
             plan(there)
-        for array in found:
-            array.slab[:] = slabs[array.number]
+        for _, _, array in request.arrays():
+            if array is not None:
+                array.slab[:] = slabs[array.number]
 
 
 def arrays(dtype: str, *shapes: tuple[int, ...], seed: int = 5) -> list[Any]:
@@ -153,7 +161,7 @@ def test_engines_share_a_handle_which_ends_with_their_library() -> None:
     """Plans do not keep the library."""
     engines = Engines()
     plans = [engines.plan(conv()), engines.plan(attention("float16", (1, 1, 1, 2, 2)))]
-    assert engines.cudnn.handles == 1
+    assert engines.cudnn.handles == 2  # one is for trials
     cudnn = engines.cudnn
     del engines, plans
     gc.collect()
@@ -218,6 +226,126 @@ def test_without_the_frontend_nothing_is_served(caplog: pytest.LogCaptureFixture
     assert [record.getMessage() for record in caplog.records] == [
         "cuDNN serves no graphs: its frontend is not installed"
     ]
+
+
+# --- trials of engines ------------------------------------------------------------------------------------------------
+
+
+def convolution(name: str, dtype: str) -> Any:
+    """Return a convolution, or one of its gradients, of 3 samples, in 2 groups."""
+    x, weight, dy = arrays(dtype, (3, 4, 5, 6), (4, 2, 3, 2), (3, 4, 3, 5))
+    if name == "conv":
+        return with_outputs(dnn.Conv(x, weight, groups=2))
+    if name == "conv_transpose":
+        return with_outputs(dnn.ConvTranspose(dy, weight, groups=2))
+    if name == "conv_input":
+        return with_outputs(dnn.ConvInput(weight, dy, size=(5, 6), groups=2))
+    return with_outputs(dnn.ConvWeight(x, dy, size=(3, 2), groups=2))
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize(
+    ("dtype", "fault", "text"),
+    [
+        *((dtype, fault, "gives wrong numbers") for dtype in dnn.FLOATS for fault in ("wrong", "unwritten")),
+        ("float16", "unsteady", "gives other numbers each time"),
+        ("float32", "failing", "fails (cudnnBackendExecute: CUDNN_STATUS_EXECUTION_FAILED)"),
+        ("float32", "refused", ""),
+    ],
+)
+def test_an_engine_that_is_wrong_is_not_used(
+    name: str, dtype: str, fault: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next that the heuristics name is, and a warning says for which request. A name may begin as another does."""
+    engines = Engines(FakeCudnn(faults={0: fault, 1: fault}))
+    request = convolution(name, dtype)
+    with caplog.at_level(logging.WARNING, "atomr_mp.worker"):
+        engines.run(request)
+    expected = with_outputs(msgspec.structs.replace(request, out=None))
+    run_by(host_actor("dnn"))(expected)
+    found, wanted = (each.out.array.astype(np.float64) for each in (request, expected))
+    np.testing.assert_allclose(found, wanted, rtol=0.01, atol=0.01)
+    assert engines.cudnn.used == [2]
+    warned = [message for message in caplog.messages if name in message]
+    if text:
+        assert all(f"engine {engine}_" in each for engine, each in zip(("eng1", "eng11"), warned, strict=True))
+        assert all(f"{text} for {name}: " in each and f"{dtype} (3, 4, " in each for each in warned)
+        assert warned[0].endswith("stride (1,), padding (0,), dilation (1,), groups 2: it is not used")
+    else:
+        assert warned == []
+
+
+@pytest.mark.parametrize("step", ["products", "bias", "relu"])
+def test_each_graph_of_a_request_is_tried(step: str) -> None:
+    """That of a whole request, and that of the products alone."""
+
+    def refuses(graph: Any) -> bool:
+        return graph.names[-1] != {"products": "conv_fprop"}.get(step, step)
+
+    options: dict[str, Any] = {"products": {"alpha": 0.5}, "bias": {"has_bias": True}, "relu": {"activation": "relu"}}
+    engines = Engines(FakeCudnn(refuses=refuses, faults={0: "wrong"}))
+    request = conv("float16", **{"products": {"alpha": 0.5, "beta": 1.0}, **options}[step])
+    plan = engines.plan(request)
+    if step == "products":
+        assert plan is not None
+    assert [graph.engine for graph in engines.cudnn.built][:2] == [0, 1]
+
+
+def test_nothing_is_served_if_every_engine_is_wrong() -> None:
+    """A few are tried, none on the stream of the library, and CuPy does the request."""
+    engines = Engines(FakeCudnn(faults=dict.fromkeys(range(ENGINES), "wrong")))
+    assert engines.plan(conv(alpha=0.5)) is None
+    assert engines.cudnn.used == []
+    numbers = [name.partition("_")[0] for name in engines.cudnn.tried[::2]]
+    assert numbers[:4] == ["eng1", "eng11", "eng4", "eng5"]
+
+
+def test_some_samples_are_tried_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same engine, whose settings may be others."""
+    engines = Engines(FakeCudnn(faults={0: "wrong"}))
+    globals_of = type(engines.engines[0]).plans["conv"].__init__.__globals__
+    for nbytes, samples in ((2**20, 3), (16 * (48 + 2 * 180), 2), (1, 1)):
+        monkeypatch.setitem(globals_of, "TRIAL_BYTES", nbytes)
+        engines.cudnn.tried.clear()
+        assert engines.plan(convolution("conv", "float64")) is not None
+        assert engines.cudnn.built[-1].engine == 1
+        assert engines.cudnn.tried == [f"eng{number}_k2={samples}" for number in (1, 1, 11, 11)]
+
+
+@pytest.mark.parametrize("why", ["room", "recording"])
+def test_what_cannot_be_tried_is_declined(why: str) -> None:
+    """Without memory, and while a graph is recorded: nothing waits then."""
+    engines = Engines()
+    engines.cupy.has_room, engines.cupy.records = why != "room", why == "recording"
+    assert engines.plan(conv()) is None
+    assert engines.cudnn.tried == []
+
+
+@pytest.mark.parametrize(
+    ("x", "dy", "way"),
+    [
+        ((3, 4, 3, 3), (3, 2, 1, 1), {"stride": (3, 1), "padding": (1, 0, 0, 0), "dilation": (1, 2)}),
+        ((3, 4, 2, 3), (3, 2, 1, 2), {"stride": (3, 2), "padding": (2, 0, 0, 1), "dilation": (2, 1)}),
+    ],
+)
+def test_weights_that_meet_padding_alone_are_declined(x: Any, dy: Any, way: dict[str, Any]) -> None:
+    """Their gradients are left unwritten by cuDNN."""
+    request = dnn.ConvWeight(*arrays("float32", x, dy), size=(2, 2), groups=2, **way)
+    assert Engines().plan(with_outputs(request)) is None
+
+
+def test_a_graph_that_fails_says_so() -> None:
+    """The error is cuDNN's, so that a context that is lost is found."""
+    engines, request = Engines(), conv()
+    plan = engines.plan(request)
+    assert plan is not None
+    engines.cudnn.is_failing = True
+    with pytest.raises(Exception, match="CUDNN_STATUS_EXECUTION_FAILED") as raised:
+        plan(placed(request)[0])
+    found = translate(raised.value, lambda: 0)
+    assert isinstance(found, errors.LibraryError)
+    assert found.library == "cudnn"
+    assert isinstance(translate(raised.value, lambda: 700), errors.ContextPoisoned)
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
@@ -332,3 +460,12 @@ def test_norms_take_channels_last(mode: str) -> None:
     cls: Any = {"batch": dnn.BatchNormTraining, "instance": dnn.InstanceNorm}[mode]
     engines.run(with_outputs(cls(x.transpose(0, 3, 1, 2))))
     assert engines.cudnn.built[0]._tensors[0].stride == [200, 1, 40, 8]
+
+
+def test_the_backward_of_an_instance_norm_copies_channels_last() -> None:
+    """The engine for these gives other gradients of weight and bias each time."""
+    engines = Engines()
+    x, dy = (each.transpose(0, 3, 1, 2) for each in arrays("bfloat16", (2, 5, 5, 8), (2, 5, 5, 8)))
+    mean, invstd, weight = arrays("float32", (2, 8), (2, 8), (8,))
+    engines.run(with_outputs(dnn.NormBackward(x, dy, invstd, mean=mean, weight=weight, mode="instance")))
+    assert [tensor.stride for tensor in engines.cudnn.built[0]._tensors[:2]] == [[200, 25, 5, 1]] * 2

@@ -6,14 +6,22 @@ cuDNN has an engine for that; all else that follows the products is done with Cu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
+import cupy
+import numpy as np
+
+from atomr_mp import errors
 from atomr_mp.protocol.declaration.checks import is_zero
 from atomr_mp.protocol.libraries.base import HALF, scalar
 from atomr_mp.protocol.libraries.dnn_shapes import Sweep, sweeps_of
 from atomr_mp_workers.libraries.base import array
 from atomr_mp_workers.libraries.dnn.activations import ACTIVATIONS
+from atomr_mp_workers.libraries.dnn.convolutions import collect, correlate, scatter
+from atomr_mp_workers.libraries.dnn.cudnn.classic import CudnnError
 from atomr_mp_workers.libraries.dnn.cudnn.graphs import (
     ArrayPlace,
     Cudnn,
@@ -23,6 +31,7 @@ from atomr_mp_workers.libraries.dnn.cudnn.graphs import (
     is_last,
     packed,
 )
+from atomr_mp_workers.libraries.dnn.cudnn.trying import double, draw, engine_of, is_close, warn
 from atomr_mp_workers.libraries.dnn.numbers import along_channels, blend, wide
 
 ROLES: Final = {
@@ -48,9 +57,24 @@ UNWANTED: Final = (
 """Notes of engines whose bits vary, that add up in half precision, or compute products in transformed images: these
 lose some of float32's bits, and a NaN spreads to elements whose window does not meet it."""
 
+MOST_TRIALS: Final = 4
+"""Engines that are tried for a graph."""
+
+MOST_TAPS: Final = 4096
+"""Elements of the largest window: what an engine gives is compared with a product of matrices for each."""
+
+TRIAL_BYTES: Final = 2**28
+"""Memory for a trial, where a sample takes no more."""
+
+BYTES_PER_ELEMENT: Final = 16
+"""Memory for a trial by the elements of the arrays: as they are read, and in float64."""
+
 
 class ConvolutionPlan:
     """Graphs of a convolution.
+
+    For some sizes there are engines that give wrong numbers, without an error. So an engine is tried before it is used:
+    its results for drawn numbers are compared with what CuPy gives in float64.
 
     Args:
         of: The library's handle.
@@ -68,6 +92,11 @@ class ConvolutionPlan:
         self._sweeps: Final = sweeps_of(request, window.shape[2:])
         if any(max(sweep.before, sweep.behind) >= sweep.reach for sweep in self._sweeps):
             raise NoEngineError("the window may lie on padding alone")
+        if math.prod(window.shape[2:]) > MOST_TAPS:
+            raise NoEngineError("to try an engine would take long")
+        along = zip(self._sweeps, image.shape[2:], response.shape[2:], strict=True)
+        if any(sum(1 for _ in sweep.taps(*lengths)) < sweep.size for sweep, *lengths in along):
+            raise NoEngineError("an element of the window lies on padding alone: its gradient would not be written")
         self._cudnn: Final = of
         self._last: Final = is_last((response if request.out is image else image).layout)
         dtype = request.out.dtype
@@ -120,27 +149,51 @@ class ConvolutionPlan:
     def _made(
         self, request: Any, dtype: str, *, out: str | None = None, complete: bool = False
     ) -> tuple[CudnnGraph, dict[str, ArrayPlace]]:
-        """Return a graph and where its arrays lie.
+        """Return a graph whose engine has been tried, and where its arrays lie.
 
         Args:
-            request: Of its kind.
-            dtype: The element type of what it reads.
-            out: That of its result, by default the same.
-            complete: Whether bias and activation are a part of it.
+            request: As it is.
+            dtype: The element type that is read.
+            out: The element type that is written, by default the same.
+            complete: Whether bias and activation are part of the graph.
 
         Raises:
-            NoEngineError: There is no engine for it.
+            NoEngineError: No engine is right, or there is no room to try one.
         """
-        graph = CudnnGraph(self._cudnn, dtype)
+        described = functools.partial(self._described, request, dtype, out=out, complete=complete and _acts(request))
+        shapes = {name: getattr(request, name).shape for name in self._roles}
+        wrong: set[str] = set()
+        while len(wrong) < MOST_TRIALS:
+            graph, places = described(self._cudnn, shapes, lambda name: engine_of(name) not in wrong)
+            fault = self._fault(request, graph.engine, described)
+            if fault is None:
+                return graph, places
+            warn(f"engine {graph.engine} of cuDNN's {fault} for {_text(request)}: it is not used")
+            wrong.add(engine_of(graph.engine))
+        raise NoEngineError("no engine that was tried is right")
+
+    def _described(
+        self,
+        request: Any,
+        dtype: str,
+        of: Cudnn,
+        shapes: dict[str, tuple[int, ...]],
+        fits: Callable[[str], bool],
+        *,
+        out: str | None,
+        complete: bool,
+    ) -> tuple[CudnnGraph, dict[str, ArrayPlace]]:
+        """Return a graph on a handle for arrays of some shapes, and where they lie."""
+        graph = CudnnGraph(of, dtype)
         places: dict[str, ArrayPlace] = {}
         tensors: dict[str, Any] = {}
         for name in self._roles:
             operand = getattr(request, name)
             places[name] = ArrayPlace.of(operand, last=self._last, dtype=out or dtype if name == "out" else dtype)
             if name != "out":
-                tensors[name] = graph.given(name, *self._lain(operand.shape), dtype)
+                tensors[name] = graph.given(name, *self._lain(shapes[name]), dtype)
         made = self._operation(graph, tensors)
-        if complete and _acts(request):
+        if complete:
             made.set_data_type(graph.wide)
             if request.bias is not None:
                 places["bias"] = ArrayPlace.of(request.bias, dtype=dtype)
@@ -149,9 +202,85 @@ class ConvolutionPlan:
             if request.activation == "relu":
                 made.set_data_type(graph.wide)
                 made = graph.of.relu(input=made)
-        graph.result(made, "out", *self._lain(request.out.shape), places["out"].dtype)
-        exact = request.out.dtype == "float32" and not request.allow_tf32
-        return graph.build((*UNWANTED, "TENSOR_CORE") if exact else UNWANTED, compiled=False), places
+        graph.result(made, "out", *self._lain(shapes["out"]), places["out"].dtype)
+        unwanted = UNWANTED if _is_rounded(request) else (*UNWANTED, "TENSOR_CORE")
+        return graph.build(unwanted, compiled=False, fits=fits), places
+
+    def _fault(self, request: Any, engine: str, described: functools.partial[Any]) -> str | None:
+        """Try an engine on drawn numbers, and say what is wrong with it; None if nothing is.
+
+        As many samples are tried as have room in `TRIAL_BYTES`, but at least one. For fewer than there are, it is the
+        same engine with the settings that the heuristics name first for so many.
+
+        Raises:
+            NoEngineError: There is no room, or a graph is being recorded.
+        """
+        shapes = self._tried_shapes(request)
+        whole = all(shape == getattr(request, name).shape for name, shape in shapes.items())
+
+        def fits(name: str) -> bool:
+            return name == engine if whole else engine_of(name) == engine_of(engine)
+
+        with self._cudnn.trial() as of:
+            try:
+                graph, places = described(of, shapes, fits)
+                return self._fault_of(request, graph, places, shapes, complete=described.keywords["complete"])
+            except NoEngineError:
+                return "cannot be tried"
+            except (MemoryError, errors.OutOfMemory) as error:
+                raise NoEngineError("there is no room to try it") from error
+
+    def _fault_of(
+        self,
+        request: Any,
+        graph: CudnnGraph,
+        places: dict[str, ArrayPlace],
+        shapes: dict[str, tuple[int, ...]],
+        *,
+        complete: bool,
+    ) -> str | None:
+        """Run a graph twice, on results full of other numbers, and compare what it gives."""
+        arrays = {}
+        for seed, (name, place) in enumerate(places.items()):
+            arrays[name] = place.empty(shapes.get(name) or getattr(request, name).shape)
+            if name != "out":
+                draw(arrays[name], request.out.dtype, seed)
+        out, found = arrays["out"], []
+        for content in (math.nan, 3.0):
+            out[...] = cupy.full((1,), content, np.float32).astype(out.dtype)
+            try:
+                graph(arrays)
+            except CudnnError as error:
+                return f"fails ({error})"
+            found.append(double(out))
+        given = {name: double(each) for name, each in arrays.items() if name != "out"}
+        exact, count = self._exact(request, given, shapes)
+        if "bias" in given:
+            exact = exact + along_channels(given["bias"], exact.ndim)
+        if complete and request.activation == "relu":
+            exact = np.maximum(exact, 0)
+        if not is_close(found[0], exact, places["out"].dtype, count, tf32=request.allow_tf32):
+            return "gives wrong numbers"
+        return None if bool((found[0] == found[1]).all()) else "gives other numbers each time"
+
+    def _exact(self, request: Any, given: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> tuple[Any, int]:
+        """Return the products in float64, and how many are added up for an element."""
+        space, groups = shapes["out"][2:], request.groups
+        if request.name == "conv_weight":
+            dy = given["dy"]
+            return collect(given["x"], dy, self._sweeps, space, groups), dy.size // dy.shape[1]
+        weight, other = given["weight"], given["dy" if request.name == "conv_input" else "x"]
+        if request.name == "conv":
+            return correlate(other, weight, self._sweeps, space, groups), weight.size // len(weight)
+        return scatter(other, weight, self._sweeps, space, groups), weight.size // (weight.shape[1] * groups)
+
+    def _tried_shapes(self, request: Any) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a request's arrays with as many samples as are tried."""
+        shapes = {name: getattr(request, name).shape for name in self._roles}
+        image, window, response = (shapes[name] for name in self._roles)
+        room = TRIAL_BYTES // BYTES_PER_ELEMENT - math.prod(window)
+        count = min(image[0], max(1, room // (math.prod(image[1:]) + math.prod(response[1:]))))
+        return {name: shape if name == self._roles[1] else (count, *shape[1:]) for name, shape in shapes.items()}
 
     def _operation(self, graph: CudnnGraph, tensors: dict[str, Any]) -> Any:
         """Add the products, and return their tensor."""
@@ -182,6 +311,20 @@ def _finish(request: Any, products: Any) -> None:
         values = values + along_channels(wide(request.bias), values.ndim)
     target = array(request.out)
     target[...] = ACTIVATIONS[getattr(request, "activation", "identity")](values).astype(target.dtype, copy=False)
+
+
+def _is_rounded(request: Any) -> bool:
+    """Return whether the factors of products may lose bits on tensor cores; half precision has no more."""
+    return request.out.dtype != "float32" or bool(request.allow_tf32)
+
+
+def _text(request: Any) -> str:
+    """Return a request as a warning has it."""
+    arrays = [f"{name} {each.dtype} {each.shape}" for name, _, each in request.arrays() if each is not None]
+    names = ("stride", "padding", "dilation", "groups")
+    return ", ".join(
+        [f"{request.name}: {arrays[0]}", *arrays[1:], *(f"{each} {getattr(request, each)}" for each in names)]
+    )
 
 
 def _acts(request: Any) -> bool:

@@ -5,10 +5,13 @@ Arrays that do not lie as a graph has them are copied to temporaries that do. Th
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, cast
 from weakref import WeakKeyDictionary, WeakMethod, finalize
 
 import cupy
@@ -18,6 +21,7 @@ from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.libraries.base import Library, alignment, array
+from atomr_mp_workers.libraries.dnn.cudnn.classic import CudnnError
 from atomr_mp_workers.libraries.holding import hold
 
 try:
@@ -27,7 +31,6 @@ except (ImportError, OSError):  # it is not installed, or its library cannot be 
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.cuda_streams import CudaStream
-    from atomr_mp_workers.memory.arrays import DeviceArray
 
 _LOG: Final = logging.getLogger("atomr_mp.worker")
 
@@ -113,24 +116,71 @@ def packed(dims: Sequence[int], *, last: bool = False) -> list[int]:
     return strides
 
 
-class Cudnn:
-    """A library's handle of cuDNN, whose work is put on the library's stream."""
+class Workspace(Protocol):
+    """Memory that kernels work in."""
 
-    def __init__(self, library: Library) -> None:
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+
+
+class Cudnn:
+    """A handle of cuDNN.
+
+    Args:
+        stream: The stream that its work is put on, as CUDA's handle.
+        workspace: Returns at least so many bytes.
+    """
+
+    def __init__(self, stream: int, workspace: Callable[[int], Workspace]) -> None:
         self.handle: Final[Any] = cudnn.create_handle()
         finalize(self, cudnn.destroy_handle, self.handle).atexit = False
-        cudnn.set_stream(self.handle, cast("CudaStream", library.stream).stream.ptr)
-        self._workspace: Final = WeakMethod(library.workspace)
+        cudnn.set_stream(self.handle, stream)
+        self.workspace: Final = workspace
+        self._trials: Final = threading.Lock()
 
-    def workspace(self, nbytes: int) -> DeviceArray:
-        """Return at least so many bytes of the library's workspace.
+    @classmethod
+    def of(cls, library: Library) -> Cudnn:
+        """Return the handle of a library, on its stream and with its workspace; it does not keep the library."""
+        found = WeakMethod(library.workspace)
+
+        def workspace(nbytes: int) -> Workspace:
+            of_library = found()
+            assert of_library is not None
+            return of_library(nbytes)
+
+        return cls(cast("CudaStream", library.stream).stream.ptr, workspace)
+
+    @contextlib.contextmanager
+    def trial(self) -> Iterator[Cudnn]:
+        """Have another handle, for work of the calling thread on its own stream. Its workspace is full of NaNs.
 
         Raises:
-            OutOfMemory: There is no room.
+            NoEngineError: The thread's work is recorded to a graph, so that nothing can be tried.
         """
-        workspace = self._workspace()
-        assert workspace is not None
-        return workspace(nbytes)
+        stream = cupy.cuda.get_current_stream()
+        if stream.is_capturing():
+            raise NoEngineError("nothing can be tried while a graph is recorded")
+        with self._trials:
+            cudnn.set_stream(self._trial.handle, stream.ptr)
+            yield self._trial
+
+    @functools.cached_property
+    def _trial(self) -> Cudnn:
+        return Cudnn(cupy.cuda.get_current_stream().ptr, _PoisonedWorkspace)
+
+
+class _PoisonedWorkspace:
+    """Workspace for once."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._memory: Final = cupy.empty((max(nbytes, 1),), np.uint8)
+        self._memory.fill(0xFF)
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return int(self._memory.data.ptr)
 
 
 _of_libraries: Final[WeakKeyDictionary[Library, Cudnn | None]] = WeakKeyDictionary()
@@ -140,7 +190,7 @@ def cudnn_of(library: Library) -> Cudnn | None:
     """Return a library's handle of cuDNN; None if it is not installed, or unfit for this GPU, which is logged once."""
     if library not in _of_libraries:
         try:
-            _of_libraries[library] = None if cudnn is None else Cudnn(library)
+            _of_libraries[library] = None if cudnn is None else Cudnn.of(library)
             why = "its frontend is not installed"
         except RuntimeError as error:
             _of_libraries[library], why = None, str(error)
@@ -171,6 +221,8 @@ class CudnnGraph:
         self._fixed: dict[int, int] = {}
         self._uids: dict[str, int] = {}
         self._workspace_bytes = 0
+        self.engine = ""
+        """Name of its engine, with its settings: `eng4_k2=16`."""
         self._run: Callable[[dict[int, int], int], None] | None = None
 
     def given(self, name: str, dims: Sequence[int], strides: Sequence[int], dtype: str) -> Any:
@@ -192,7 +244,9 @@ class CudnnGraph:
         made.set_output(True).set_data_type(_type(dtype)).set_dim(list(dims)).set_stride(list(strides))
         self._tensors[name] = made
 
-    def build(self, unwanted: Iterable[str], *, compiled: bool) -> CudnnGraph:
+    def build(
+        self, unwanted: Iterable[str], *, compiled: bool, fits: Callable[[str], bool] = lambda _: True
+    ) -> CudnnGraph:
         """Choose an engine, and build its plan.
 
         It holds the interpreter's lock: some ms; an engine that is compiled takes 0.1 to 1.4 s.
@@ -200,6 +254,7 @@ class CudnnGraph:
         Args:
             unwanted: Numerical notes of engines that must not be chosen.
             compiled: Whether the engine may be compiled now.
+            fits: Returns whether an engine may be chosen, by its name with its settings.
 
         Raises:
             NoEngineError: There is none.
@@ -213,11 +268,10 @@ class CudnnGraph:
             if not compiled:
                 self.of.deselect_behavior_notes([constant("behavior_note", "RUNTIME_COMPILATION")])
             self.of.check_support()
-            self.of.build_plans()
-        except (cudnn.cudnnGraphNotSupportedError, NotImplementedError, RuntimeError, ValueError) as error:
+            names = [self.of.get_plan_name_at_index(index) for index in range(self.of.get_execution_plan_count())]
+        except _refusals() as error:
             raise NoEngineError(str(error)) from error
-        if getattr(self.of, "selected_engine", None) is not None:
-            raise NoEngineError("the frontend chose an engine of its own, which is not cuDNN's")
+        self.engine = self._built(index for index, name in enumerate(names) if fits(name))
         self._uids = {name: tensor.get_uid() for name, tensor in self._tensors.items()}
         self._fixed = {tensor.get_uid(): memory.ctypes.data for tensor, memory in self._numbers}
         self._workspace_bytes = self.of.get_workspace_size()
@@ -225,16 +279,36 @@ class CudnnGraph:
         self._run = _runner(self.of, self._cudnn.handle)
         return self
 
+    def _built(self, indices: Iterable[int]) -> str:
+        """Build the first plan that can be built, in the order of the heuristics; return the name of its engine."""
+        why = "there is none"
+        for index in indices:
+            try:
+                self.of.build_plan_at_index(index)
+            except _refusals() as error:
+                why = str(error)
+                continue
+            if getattr(self.of, "selected_engine", None) is None:  # else it is the frontend's own, and not cuDNN's
+                return str(self.of.get_plan_name_at_index(index))
+        raise NoEngineError(why)
+
     def __call__(self, arrays: Mapping[str, Any]) -> None:
         """Put it on the stream.
 
         Args:
             arrays: Of the device, by name; they lie as was described.
+
+        Raises:
+            CudnnError: It could not be put there.
         """
         assert self._run is not None
         hold(self)
         addresses = {uid: arrays[name].data.ptr for name, uid in self._uids.items()}
-        self._run(self._fixed | addresses, self._cudnn.workspace(self._workspace_bytes).address)
+        workspace = self._cudnn.workspace(self._workspace_bytes)
+        try:
+            self._run(self._fixed | addresses, workspace.address)
+        except RuntimeError as error:
+            raise CudnnError("cudnnBackendExecute", 0, str(error)) from error
 
 
 def _runner(graph: Any, handle: Any) -> Callable[[dict[int, int], int], None]:
@@ -248,6 +322,11 @@ def _runner(graph: Any, handle: Any) -> Callable[[dict[int, int], int], None]:
         return lambda addresses, workspace: graph.execute(addresses, workspace, handle=handle)
     number = getattr(handle, "backend_handle", handle)
     return lambda addresses, workspace: execute(addresses, workspace, number)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """Return the exceptions with which the frontend refuses a graph, or an engine."""
+    return cudnn.cudnnGraphNotSupportedError, NotImplementedError, RuntimeError, ValueError
 
 
 def constant(kind: str, name: str) -> Any:

@@ -40,6 +40,14 @@ OPERATIONS: Final = {
 }
 """Names of cuDNN's operations, by mode."""
 
+EITHER_ORDER: Final = frozenset(
+    {("batch_norm_training", "batch"), ("instance_norm", "instance"), ("norm_backward", "batch")}
+)
+"""Requests and modes that have engines for x with its channels last too.
+
+Those of the backward of an instance norm gave other gradients of weight and bias each time: x is copied for it.
+"""
+
 RUNNING: Final = ("running_mean", "running_var")
 
 
@@ -91,7 +99,7 @@ class _NormPlan:
             raise NoEngineError("nothing is normalised together")
         self._places: dict[str, ArrayPlace] = {}
         orders = [False]
-        if request.mode in {"batch", "instance"}:
+        if (request.name, request.mode) in EITHER_ORDER:
             last = is_last(request.x.layout)
             orders = [last, not last]
         self._graph: Final = first_built(functools.partial(self._made, request, last=last) for last in orders)
