@@ -357,7 +357,7 @@ def _unsteady(target: Array, values: Array) -> None:
     target[...] = values
 
 
-def _failing(target: Array, values: Array) -> None:
+def _failing(_target: Array, _values: Array) -> None:
     raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
 
 

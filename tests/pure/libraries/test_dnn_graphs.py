@@ -280,7 +280,8 @@ def test_each_graph_of_a_request_is_tried(step: str) -> None:
     """That of a whole request, and that of the products alone."""
 
     def refuses(graph: Any) -> bool:
-        return graph.names[-1] != {"products": "conv_fprop"}.get(step, step)
+        last: str = graph.names[-1]
+        return last != {"products": "conv_fprop"}.get(step, step)
 
     options: dict[str, Any] = {"products": {"alpha": 0.5}, "bias": {"has_bias": True}, "relu": {"activation": "relu"}}
     engines = Engines(FakeCudnn(refuses=refuses, faults={0: "wrong"}))
@@ -330,7 +331,8 @@ def test_what_cannot_be_tried_is_declined(why: str) -> None:
 )
 def test_weights_that_meet_padding_alone_are_declined(x: Any, dy: Any, way: dict[str, Any]) -> None:
     """Their gradients are left unwritten by cuDNN."""
-    request = dnn.ConvWeight(*arrays("float32", x, dy), size=(2, 2), groups=2, **way)
+    image, gradient = arrays("float32", x, dy)
+    request = dnn.ConvWeight(image, gradient, size=(2, 2), groups=2, **way)
     assert Engines().plan(with_outputs(request)) is None
 
 

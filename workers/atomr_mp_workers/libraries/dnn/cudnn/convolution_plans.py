@@ -100,10 +100,10 @@ class ConvolutionPlan:
         self._cudnn: Final = of
         self._last: Final = is_last((response if request.out is image else image).layout)
         dtype = request.out.dtype
-        at_once = self._complete(request) if is_zero(request.beta) else None
-        self._at_once: Final = at_once
+        is_plain = dtype not in HALF and not _acts(request)
+        products = self._wide(request) if is_plain else None
+        self._at_once: Final = (products or self._complete(request)) if is_zero(request.beta) else None
         """Does all of a request whose alpha is 1 and beta 0; None if there is no such engine."""
-        products = at_once if dtype not in HALF and not _acts(request) else None
         self._products: Final = products or self._wide(request)
         """Computes the products, in float32 or float64."""
 

@@ -116,7 +116,7 @@ def packed(dims: Sequence[int], *, last: bool = False) -> list[int]:
     return strides
 
 
-class Workspace(Protocol):
+class PlanWorkspace(Protocol):
     """Memory that kernels work in."""
 
     @property
@@ -132,7 +132,7 @@ class Cudnn:
         workspace: Returns at least so many bytes.
     """
 
-    def __init__(self, stream: int, workspace: Callable[[int], Workspace]) -> None:
+    def __init__(self, stream: int, workspace: Callable[[int], PlanWorkspace]) -> None:
         self.handle: Final[Any] = cudnn.create_handle()
         finalize(self, cudnn.destroy_handle, self.handle).atexit = False
         cudnn.set_stream(self.handle, stream)
@@ -144,7 +144,7 @@ class Cudnn:
         """Return the handle of a library, on its stream and with its workspace; it does not keep the library."""
         found = WeakMethod(library.workspace)
 
-        def workspace(nbytes: int) -> Workspace:
+        def workspace(nbytes: int) -> PlanWorkspace:
             of_library = found()
             assert of_library is not None
             return of_library(nbytes)
