@@ -46,7 +46,7 @@ class FakeCublas(ModuleType):
     SideMode = enum.IntEnum("SideMode", {"LEFT": 0, "RIGHT": 1})
     DiagType = enum.IntEnum("DiagType", {"NON_UNIT": 0, "UNIT": 1})
     PointerMode = enum.IntEnum("PointerMode", {"HOST": HOST, "DEVICE": DEVICE})
-    ComputeType = enum.IntEnum("ComputeType", {"COMPUTE_32F": 68, "COMPUTE_64F": 70})
+    ComputeType = enum.IntEnum("ComputeType", {"COMPUTE_32F": 68, "COMPUTE_64F": 70, "COMPUTE_32F_FAST_TF32": 77})
     GemmAlgo = enum.IntEnum("GemmAlgo", {"DFALT": -1})
     Status = enum.IntEnum("Status", {"INVALID_VALUE": 7, "NOT_SUPPORTED": 15})
     Math = enum.IntEnum("Math", {"DEFAULT_MATH": 0, "DISALLOW_REDUCED_PRECISION_REDUCTION": 16})
@@ -58,6 +58,8 @@ class FakeCublas(ModuleType):
         self.refused: dict[str, int] = {}
         """Routines that are not done, and the status in place of it."""
         self.mode = HOST
+        self.in_tf32 = False
+        """Whether a product may have rounded its factors."""
         self.settings: list[str] = []
         """Settings of the handle, in order; all but the pointer mode."""
 
@@ -303,7 +305,9 @@ def _gemm_ex(cublas: FakeCublas, dtype: str, of: Any) -> None:
 def _gemm_strided_batched_ex(cublas: FakeCublas, _dtype: str, of: Any) -> None:
     assert of.atype == of.btype == of.ctype
     dtype = DTYPES[of.ctype]
-    assert (of.compute_type, of.algo) == (70 if dtype in {"float64", "complex128"} else 68, -1)
+    in_tf32 = of.compute_type == cublas.ComputeType.COMPUTE_32F_FAST_TF32
+    assert (of.compute_type, of.algo) == (70 if dtype in {"float64", "complex128"} else 77 if in_tf32 else 68, -1)
+    cublas.in_tf32 |= in_tf32
     item = dtypes.item_bytes(dtype)
     scale = "float32" if item == 2 else dtype
     alpha, beta = cublas.factor(of.alpha, scale), cublas.factor(of.beta, scale)

@@ -1,7 +1,8 @@
 """Stands for CuPy's arrays, over NumPy's: they come to NumPy's functions by its protocols, as CuPy's do.
 
-As with CuPy's, nothing turns them into NumPy's on the way, and no function is there that CuPy lacks. Beyond that,
-nothing reads a number of theirs on the host, which would wait for the device.
+As with CuPy's, nothing turns them into NumPy's on the way, and no function is there that CuPy lacks, nor one that CuPy
+refuses in what a graph records: products, which call cuBLAS by a handle of CuPy's, and `get`. Beyond that, nothing
+reads a number of theirs on the host, which would wait for the device.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ UFUNCS: Final = frozenset(
             "less",
             "log",
             "logaddexp",
-            "matmul",
             "maximum",
             "minimum",
             "multiply",
@@ -76,6 +76,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):  # noqa: N801 - CuPy's name;
     size: Any = property(lambda self: self._values.size)
     itemsize: Any = property(lambda self: self._values.itemsize)
     strides: Any = property(lambda self: self._values.strides)
+    data: Any = property(lambda self: SimpleNamespace(ptr=self._values.ctypes.data))
     T: Any = property(lambda self: ndarray(self._values.T))
 
     def __len__(self) -> int:
@@ -117,11 +118,6 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):  # noqa: N801 - CuPy's name;
         """Return whether all are true, as an array."""
         return type(self)(self._values.all())
 
-    def get(self, *, out: Any, blocking: bool) -> None:
-        """Copy to the host's memory, behind what is on the stream."""
-        assert not blocking
-        out[...] = self._values
-
 
 def _bare(value: Any) -> Any:
     """Return NumPy's array, or a number; CuPy refuses NumPy's arrays."""
@@ -152,7 +148,7 @@ def _concatenated(arrays: list[ndarray], axis: int = 0) -> ndarray:
 
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     **{name: _made(getattr(np, name)) for name in ("arange", "empty", "zeros", "ones_like", "zeros_like")},
-    **{name: _made(getattr(np, name)) for name in ("moveaxis", "tensordot", "where")},
+    **{name: _made(getattr(np, name)) for name in ("moveaxis", "where")},
     "concatenate": _concatenated,
     "split": _split,
 }
@@ -172,13 +168,13 @@ def installed(kernels: dict[str, Callable[..., Any]]) -> AbstractContextManager[
     """Return a context in which `import cupy` finds this.
 
     Args:
-        kernels: Functions that compute what kernels do, by name; the last argument is written.
+        kernels: Functions that compute what kernels do, by name; the last argument is written, if it is given.
     """
 
-    def kernel(_given: str, _made: str, _operation: str, name: str, preamble: str) -> Callable[..., Any]:
-        assert preamble
-
+    def kernel(given: str, _made: str, _operation: str, name: str, **_more: str) -> Callable[..., Any]:
         def launch(*arguments: Any) -> Any:
+            if len(arguments) == given.count(",") + 1:  # nothing is given to be written
+                return ndarray(kernels[name](*arguments))
             _bare(arguments[-1])[...] = kernels[name](*arguments)
             return arguments[-1]
 
@@ -186,6 +182,7 @@ def installed(kernels: dict[str, Callable[..., Any]]) -> AbstractContextManager[
 
     cupy: Any = ModuleType("cupy")
     cupy.ndarray, cupy.empty, cupy.ElementwiseKernel = ndarray, FUNCTIONS["empty"], kernel
+    cupy.zeros, cupy.ascontiguousarray = FUNCTIONS["zeros"], _made(np.ascontiguousarray)
     cupy.cuda = SimpleNamespace(alloc_pinned_memory=_Pinned)
     cupyx, of_scipy = ModuleType("cupyx"), ModuleType("cupyx.scipy")
     cupyx.scipy, of_scipy.special = of_scipy, scipy.special  # type: ignore[attr-defined]

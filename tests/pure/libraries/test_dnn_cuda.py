@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 from unittest import mock
@@ -21,15 +24,28 @@ from atomr_mp_workers.memory.blocks import OURS, Holder
 from tests.actor_libraries import context_on
 from tests.cases.dnn_cases import REQUESTS, assert_agrees, requests
 from tests.direct import DirectDevice, assert_all_agree, ended, on_stand_ins, started
+from tests.fakes import fake_cublas
 from tests.fakes.fake_arrays import FakeArray
+from tests.fakes.fake_cublas import FakeCublas
 from tests.fakes.fake_device_arrays import OnDevice, installed, ndarray
 
 DNN: Final[Any] = Reference(DirectDevice(lambda request: request))
-MODULES: Final = ("dnn.cuda", "dnn.kernels", "dnn.verdicts", "slots")
+MODULES: Final = ("dnn.cuda", "dnn.kernels", "dnn.verdicts", "dnn.products", "blas.kinds", "slots")
 
 
 def _kept(seed: Any, offset: Any, least: Any, kept: ndarray) -> Any:
     return philox.words(int(seed), int(offset), kept.size) >= least
+
+
+def _told(right: Any, place: Any) -> Any:
+    ctypes.c_uint64.from_address(int(place)).value = bool(right._values)
+    return right._values
+
+
+@contextlib.contextmanager
+def _stand_ins(cublas: FakeCublas) -> Iterator[None]:
+    with fake_cublas.installed(cublas), installed({"dnn_kept": _kept, "dnn_told": _told}):
+        yield
 
 
 class Actor:
@@ -41,12 +57,13 @@ class Actor:
 
     def __init__(self, *engines: Any) -> None:
         self.figures: Final = [0] * PLAN_WORDS
+        self.cublas: Final = FakeCublas()
         by_cudnn: Any = ModuleType("cudnn")
         by_cudnn.engines = engines
         with mock.patch.dict("sys.modules", {"atomr_mp_workers.libraries.dnn.cudnn": by_cudnn}):
-            module = on_stand_ins(installed({"dnn_kept": _kept}), MODULES)
+            module = on_stand_ins(_stand_ins(self.cublas), MODULES)
         context = dataclasses.replace(context_on(HostDevice(), "cuda"), figures=lambda _library: self.figures)
-        self.dnn: Final = module.Implementation(context, None)
+        self.dnn: Final = module.Implementation(context, fake_cublas.FakeStream())
 
     @property
     def engine(self) -> str:
@@ -107,6 +124,44 @@ def test_a_plan_is_used_for_other_memory_and_other_factors() -> None:
     for request in (other, one):
         actor.dnn.activation(with_arrays(request, on_device), plan)
     np.testing.assert_array_equal([each.array for each in outputs], [[2.0, 4.0], [9.0, 12.0]])
+
+
+def test_the_handle_of_products_is_made_with_the_plan_of_a_request_that_multiplies() -> None:
+    """Nothing is made while a graph is recorded; others go without it."""
+    actor = Actor()
+    x, weight = (FakeArray.of(np.ones(shape), "float32") for shape in ((1, 2, 4), (2, 2, 3)))
+    out = FakeArray.of(np.zeros((1, 2, 2)), "float32")
+    actor.run(DNN.activation(x, FakeArray.of(x.array, "float32"), kind="relu"))
+    assert not actor.cublas.settings
+    request = with_arrays(DNN.conv1d(x, weight, out=out), on_device)
+    plan = actor.dnn.prepare_conv(request)
+    made = ["create", "set_stream", "set_workspace", "set_math_mode"]
+    assert actor.cublas.settings == made
+    for _ in "ab":
+        actor.dnn.conv(request, plan)
+    assert actor.cublas.settings == made
+    assert out.array.tolist() == [[[6, 6], [6, 6]]]
+
+
+@pytest.mark.parametrize("name", ["conv", "scaled_dot_product_attention", "rnn"])
+def test_batches_that_cublas_does_not_support_are_multiplied_one_by_one(name: str) -> None:
+    """Any other status is an error."""
+    actor = Actor()
+    actor.cublas.refused["gemm_strided_batched_ex_64"] = actor.cublas.Status.NOT_SUPPORTED
+    assert_all_agree(requests(REQUESTS[name]), 15, assert_agrees, actor.run)
+    actor.cublas.refused["gemm_ex_64"] = actor.cublas.Status.INVALID_VALUE
+    x, weight = (FakeArray.of(np.ones(shape), "float32") for shape in ((1, 2, 4), (2, 2, 3)))
+    with pytest.raises(actor.cublas.cuBLASError):
+        actor.run(DNN.conv1d(x, weight, out=FakeArray.of(np.zeros((1, 2, 2)), "float32")))
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_factors_are_rounded_only_where_that_is_allowed(*, allowed: bool) -> None:
+    """To 11 bits, by tensor cores."""
+    actor = Actor()
+    x, weight = (FakeArray.of(np.ones(shape), "float32") for shape in ((1, 2, 4), (2, 2, 3)))
+    actor.run(DNN.conv1d(x, weight, out=FakeArray.of(np.zeros((1, 2, 2)), "float32"), allow_tf32=allowed))
+    assert actor.cublas.in_tf32 == allowed
 
 
 def test_a_second_backward_is_refused_after_its_work_and_gives_no_numbers() -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp_workers.libraries.base import array
-from atomr_mp_workers.libraries.dnn.base import ArrayLibrary
+from atomr_mp_workers.libraries.dnn.base import ArrayLibrary, Product
 from atomr_mp_workers.libraries.dnn.numbers import full, store, wide
 
 Array = npt.NDArray[Any]
@@ -45,6 +45,8 @@ class Scores(NamedTuple):
     """The queries of a part with all of their keys."""
 
     part: QueriesPart
+    product: Product
+    """Multiplies matrices."""
     scores: Array
     """(samples, heads of keys, heads of queries for each, queries, keys); -inf where a key is left out."""
     factor: Any
@@ -60,11 +62,11 @@ class Attentions(ArrayLibrary):
         query, key, value = _cleaned(request, "query", "key", "value")
         out = _divided(np.zeros(request.query.shape[:3] + value.shape[3:], value.dtype, like=value), key)
         lse = full(out.shape[:4], -math.inf, value.dtype, like=value)
-        for part, scores, factor in self._parts(request, query, key):
+        for part, product, scores, factor in self._parts(request, query, key):
             largest = scores.max(-1, keepdims=True)
             powers = np.exp(scores - np.where(largest == -math.inf, 0, largest))
             total = powers.sum(-1, keepdims=True)
-            found = _by_rows(powers * factor, value[part.keys]) / total
+            found = _by_rows(product, powers * factor, value[part.keys]) / total
             out[part.queries] = np.where(total == 0, 0, found)
             lse[part.queries] = (largest + np.log(total))[..., 0]
         store(request.out, out.reshape(request.query.shape[:3] + value.shape[3:]))
@@ -77,15 +79,15 @@ class Attentions(ArrayLibrary):
         query, key, value, dy = _cleaned(request, "query", "key", "value", "dy")
         lse, scale = _divided(wide(request.lse).astype(query.dtype, copy=False), key), query.dtype.type(_scale(request))
         by_query, by_key, by_value = (np.zeros_like(each) for each in (query, key, value))
-        for part, scores, factor in self._parts(request, query, key):
+        for part, product, scores, factor in self._parts(request, query, key):
             sums, gradient = lse[part.queries][..., None], dy[part.queries]
             left_out = (scores == -math.inf) | (sums == -math.inf)
             weights = np.where(left_out, 0, np.exp(scores - sums))
-            by_value[part.keys] += _by_columns(weights * factor, gradient)
-            by_weights = _by_rows(gradient, value[part.keys].swapaxes(-1, -2)) * factor
+            by_value[part.keys] += _by_columns(product, weights * factor, gradient)
+            by_weights = _by_rows(product, gradient, value[part.keys].swapaxes(-1, -2)) * factor
             by_scores = weights * (by_weights - (weights * by_weights).sum(-1, keepdims=True)) * scale
-            by_query[part.queries] = _by_rows(by_scores, key[part.keys])
-            by_key[part.keys] += _by_columns(by_scores, query[part.queries])
+            by_query[part.queries] = _by_rows(product, by_scores, key[part.keys])
+            by_key[part.keys] += _by_columns(product, by_scores, query[part.queries])
         store(request.dquery, by_query.reshape(request.query.shape))
         store(request.dkey, by_key)
         store(request.dvalue, by_value)
@@ -100,13 +102,14 @@ class Attentions(ArrayLibrary):
         for count in (queries, heads, samples):
             steps.append(max(1, min(count, room)))
             room //= count
+        product = self.products(request)
         for part in _split((samples, heads, queries), steps[::-1]):
-            scores = _by_rows(query[part.queries], key[part.keys].swapaxes(-1, -2)) * query.dtype.type(scale)
+            scores = _by_rows(product, query[part.queries], key[part.keys].swapaxes(-1, -2)) * query.dtype.type(scale)
             if request.attn_mask is not None:
                 scores += _mask(request.attn_mask, part, heads)
             for meets in _meet(request, part, query, keys):
                 scores = np.where(meets, scores, -math.inf)
-            yield Scores(part, scores, self._factor_of_weights(request, part, scores, (heads, queries)))
+            yield Scores(part, product, scores, self._factor_of_weights(request, part, scores, (heads, queries)))
 
     def _factor_of_weights(self, request: Any, part: QueriesPart, scores: Array, counts: tuple[int, int]) -> Any:
         """Return the factor of each weight of a part by dropout: 0, or 1 / (1 - p)."""
@@ -156,18 +159,18 @@ def _divided(values: Array, key: Array) -> Array:
     return values.reshape(samples, key.shape[1], heads // key.shape[1], *rest)
 
 
-def _by_rows(one: Array, other: Array) -> Array:
+def _by_rows(product: Product, one: Array, other: Array) -> Array:
     """Return the products of each head's matrix with the one that the keys' heads have."""
     samples, heads, each, rows, inner = one.shape
-    found: Array = one.reshape(samples, heads, each * rows, inner) @ other
+    found: Array = product(one.reshape(samples, heads, each * rows, inner), other)
     return found.reshape(samples, heads, each, rows, other.shape[-1])
 
 
-def _by_columns(one: Array, other: Array) -> Array:
+def _by_columns(product: Product, one: Array, other: Array) -> Array:
     """Return the sum over the queries of heads that share a head of keys."""
     samples, heads, each, rows, _ = one.shape
     left, right = (values.reshape(samples, heads, each * rows, values.shape[-1]) for values in (one, other))
-    found: Array = left.swapaxes(-1, -2) @ right
+    found: Array = product(left.swapaxes(-1, -2), right)
     return found
 
 

@@ -6,6 +6,7 @@ protocols (NEPs 13, 18 and 35). So a new array is made `like` one that is there,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,8 @@ from atomr_mp_workers.libraries.base import Library
 from atomr_mp_workers.libraries.rng import philox
 
 Array = npt.NDArray[Any]
+Product = Callable[[Array, Array], Array]
+"""Multiplies matrices, or batches of them that are broadcast."""
 
 CHUNK: Final = 2**18
 """Elements whose masks are made at a time."""
@@ -34,6 +37,10 @@ class ArrayLibrary(Library):
             part = found[begin : begin + CHUNK]
             np.greater_equal(philox.words(seed, offset + begin, part.size), least(p), out=part)
         return found
+
+    def products(self, request: Any) -> Product:  # noqa: ARG002 - for what rounds factors, where that is allowed
+        """Return the function that multiplies matrices for a request."""
+        return np.matmul
 
     def demand(self, right: Any, message: str) -> Any:
         """Refuse a request unless something is right, an array without dimensions.

@@ -17,7 +17,7 @@ from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.libraries.dnn_shapes import Sweep, sweeps_of, taps
 from atomr_mp_workers.libraries.base import array
 from atomr_mp_workers.libraries.dnn.activations import ACTIVATIONS
-from atomr_mp_workers.libraries.dnn.base import ArrayLibrary
+from atomr_mp_workers.libraries.dnn.base import ArrayLibrary, Product
 from atomr_mp_workers.libraries.dnn.numbers import along_channels, blend, store, wide
 
 Array = npt.NDArray[Any]
@@ -30,29 +30,29 @@ class Convolutions(ArrayLibrary):
     def conv(self, request: dnn.Conv) -> None:
         """Compute out ← activation(alpha·(x ⋆ weight) + beta·out + bias)."""
         x, weight, out = wide(request.x), wide(request.weight), array(request.out)
-        sweeps = sweeps_of(request, weight.shape[2:])
-        _finish(request, blend(request, lambda: correlate(x, weight, sweeps, out.shape[2:], request.groups)))
+        product, sweeps = self.products(request), sweeps_of(request, weight.shape[2:])
+        _finish(request, blend(request, lambda: correlate(product, x, weight, sweeps, out.shape[2:], request.groups)))
 
     @np.errstate(all="ignore")
     def conv_transpose(self, request: dnn.ConvTranspose) -> None:
         """Compute out ← activation(alpha·(what conv's backward gives for x) + beta·out + bias)."""
         x, weight, out = wide(request.x), wide(request.weight), array(request.out)
-        sweeps = sweeps_of(request, weight.shape[2:])
-        _finish(request, blend(request, lambda: scatter(x, weight, sweeps, out.shape[2:], request.groups)))
+        product, sweeps = self.products(request), sweeps_of(request, weight.shape[2:])
+        _finish(request, blend(request, lambda: scatter(product, x, weight, sweeps, out.shape[2:], request.groups)))
 
     @np.errstate(all="ignore")
     def conv_input(self, request: dnn.ConvInput) -> None:
         """Compute the gradient of a convolution by its image."""
         dy, weight, out = wide(request.dy), wide(request.weight), array(request.out)
-        sweeps = sweeps_of(request, weight.shape[2:])
-        store(request.out, blend(request, lambda: scatter(dy, weight, sweeps, out.shape[2:], request.groups)))
+        product, sweeps = self.products(request), sweeps_of(request, weight.shape[2:])
+        store(request.out, blend(request, lambda: scatter(product, dy, weight, sweeps, out.shape[2:], request.groups)))
 
     @np.errstate(all="ignore")
     def conv_weight(self, request: dnn.ConvWeight) -> None:
         """Compute the gradient of a convolution by its weight."""
         x, dy, out = wide(request.x), wide(request.dy), array(request.out)
-        sweeps = sweeps_of(request, out.shape[2:])
-        store(request.out, blend(request, lambda: collect(x, dy, sweeps, out.shape[2:], request.groups)))
+        product, sweeps = self.products(request), sweeps_of(request, out.shape[2:])
+        store(request.out, blend(request, lambda: collect(product, x, dy, sweeps, out.shape[2:], request.groups)))
 
 
 def _finish(request: Any, values: Array) -> None:
@@ -62,36 +62,42 @@ def _finish(request: Any, values: Array) -> None:
     store(request.out, ACTIVATIONS[request.activation](values))
 
 
-def correlate(x: Array, weight: Array, sweeps: Sequence[Sweep], places: Sequence[int], groups: int) -> Array:
+def correlate(
+    product: Product, x: Array, weight: Array, sweeps: Sequence[Sweep], places: Sequence[int], groups: int
+) -> Array:
     """Return the cross-correlation of an image with a weight, (n, k, *places)."""
     n, k, space = len(x), len(weight), x.shape[2:]
     image, factors = _grouped(x, groups, 1), _grouped(weight, groups, 0)
     found = np.zeros((n, groups, k // groups, *places), x.dtype, like=x)
     for index, there, here in taps(sweeps, space, places):
         part = found[there]
-        part += (factors[index] @ _flat(image[here], 3)).reshape(part.shape)
+        part += product(factors[index], _flat(image[here], 3)).reshape(part.shape)
     return found.reshape(n, k, *places)
 
 
-def scatter(dy: Array, weight: Array, sweeps: Sequence[Sweep], space: Sequence[int], groups: int) -> Array:
+def scatter(
+    product: Product, dy: Array, weight: Array, sweeps: Sequence[Sweep], space: Sequence[int], groups: int
+) -> Array:
     """Return the image that correlating gives these gradients, (n, groups·cg, *space): the adjoint of `correlate`."""
     n, channels, places = len(dy), weight.shape[1], dy.shape[2:]
     gradients, factors = _grouped(dy, groups, 1), _grouped(weight, groups, 0).swapaxes(1, 2)
     found = np.zeros((n, groups, channels, *space), dy.dtype, like=dy)
     for index, there, here in taps(sweeps, space, places):
         part = found[here]
-        part += (factors[index] @ _flat(gradients[there], 3)).reshape(part.shape)
+        part += product(factors[index], _flat(gradients[there], 3)).reshape(part.shape)
     return found.reshape(n, groups * channels, *space)
 
 
-def collect(x: Array, dy: Array, sweeps: Sequence[Sweep], window: Sequence[int], groups: int) -> Array:
+def collect(
+    product: Product, x: Array, dy: Array, sweeps: Sequence[Sweep], window: Sequence[int], groups: int
+) -> Array:
     """Return the gradient of a correlation by its weight, (k, c / groups, *window)."""
     space, places = x.shape[2:], dy.shape[2:]
     k, channels = dy.shape[1], x.shape[1] // groups
     image, gradients = (np.moveaxis(_grouped(each, groups, 1), 0, 2) for each in (x, dy))
     found = np.zeros((groups, k // groups, channels, *window), x.dtype, like=x)
     for index, there, here in taps(sweeps, space, places):
-        found[index] = _flat(gradients[there], 2) @ _flat(image[here], 2).swapaxes(1, 2)
+        found[index] = product(_flat(gradients[there], 2), _flat(image[here], 2).swapaxes(1, 2))
     return found.reshape(k, channels, *window)
 
 

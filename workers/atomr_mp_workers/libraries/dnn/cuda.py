@@ -18,15 +18,20 @@ from atomr_mp.protocol.libraries.dnn import Dropout, DropoutBackward, RnnPack
 from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.dnn import kernels
 from atomr_mp_workers.libraries.dnn.arrays import ArrayDnn
-from atomr_mp_workers.libraries.dnn.base import least
+from atomr_mp_workers.libraries.dnn.base import Product, least
 from atomr_mp_workers.libraries.dnn.cudnn import engines
 from atomr_mp_workers.libraries.dnn.engine import Enqueue
+from atomr_mp_workers.libraries.dnn.products import Products
 from atomr_mp_workers.libraries.dnn.trials import layers
 from atomr_mp_workers.libraries.dnn.verdicts import Verdicts
 from atomr_mp_workers.memory.blocks import Holder
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.base import Stream
+
+
+WITH_PRODUCTS: Final = frozenset(name for name, cls in requests_of("dnn").items() if hasattr(cls, "allow_tf32"))
+"""Requests that multiply matrices."""
 
 
 class CupyDnn(ArrayDnn):
@@ -37,10 +42,22 @@ class CupyDnn(ArrayDnn):
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         super().__init__(context, stream)
         self._verdicts: Final = Verdicts()
+        self._products: Final = Products(stream, self.fixed_workspace)
 
     def kept(self, p: float, seed: int, offset: int, count: int) -> Any:
         """Return for each of some elements whether it is kept."""
         return kernels.KEPT(np.uint64(seed), np.uint64(offset), least(p), cupy.empty(count, bool))
+
+    def products(self, request: Any) -> Product:
+        """Return the function that multiplies matrices for a request."""
+        return self._products.of(request)
+
+    def planned(self, name: str) -> Enqueue:
+        """Return the function that does the requests of a name, with what it takes long to make for these."""
+        if name in WITH_PRODUCTS:
+            self._products.open()
+        found: Enqueue = getattr(self, name)
+        return found
 
     def demand(self, right: Any, message: str) -> Any:
         """Have the request go on; the error comes after its work."""
@@ -74,8 +91,7 @@ class CudaDnn(Library):
                 self._serve_by("cuDNN")
                 return found
         self._serve_by(self._served_by or "CuPy")
-        by_arrays: Enqueue = getattr(self._arrays, request.name)
-        return by_arrays
+        return self._arrays.planned(request.name)
 
     def _serve_by(self, engine: str) -> None:
         """Show which engine serves: cuDNN from its first plan on."""

@@ -34,3 +34,11 @@ KEPT: Final = cupy.ElementwiseKernel(
     preamble=_PHILOX,
 )
 """Whether elements are kept by dropout: `rng.philox` has the words in NumPy."""
+
+TOLD: Final = cupy.ElementwiseKernel(
+    "bool right, uint64 place",
+    "bool told",
+    "told = right; *(volatile unsigned long long*)place = right",
+    "dnn_told",
+)
+"""Writes a word at an address, where the host reads it later: nothing is copied to the host, which no graph may do."""

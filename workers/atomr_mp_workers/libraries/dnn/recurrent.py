@@ -18,7 +18,7 @@ import numpy.typing as npt
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.libraries.dnn_shapes import Rnn
 from atomr_mp_workers.libraries.base import array
-from atomr_mp_workers.libraries.dnn.base import ArrayLibrary
+from atomr_mp_workers.libraries.dnn.base import ArrayLibrary, Product
 from atomr_mp_workers.libraries.dnn.cells import Cell
 from atomr_mp_workers.libraries.dnn.numbers import full, store, wide
 
@@ -85,13 +85,16 @@ class Recurrence(ArrayLibrary):
         rnn, active = _of(request), _active(request)
         by_states = [_states(rnn, each, request.x) for each in (request.dhn, request.dcn)]
         by_weights = np.zeros(rnn.size, wide(request.weights).dtype, like=reserve)
+        product = self.products(request)
         run, parts, gradient = self._run(request), list(_viewed(rnn, by_weights)), wide(request.dy)
         for layer in reversed(range(rnn.layers)):
             shares = np.split(gradient, rnn.directions, axis=2)
             gradient = np.zeros_like(run.tracks[layer * rnn.directions].inputs)
             for way, share in enumerate(shares):
                 at = layer * rnn.directions + way
-                gradient += _back(rnn, run.tracks[at], active, share, [each[at] for each in by_states], parts[at])
+                gradient += _back(
+                    product, rnn, run.tracks[at], active, share, [each[at] for each in by_states], parts[at]
+                )
             gradient *= run.factors[layer]
         results = (gradient, by_weights, *by_states)
         for operand, values in zip((request.dx, request.dweights, request.dh0, request.dc0), results, strict=True):
@@ -100,7 +103,7 @@ class Recurrence(ArrayLibrary):
         return verdict
 
     def _run(self, request: Any) -> NetworkRun:
-        rnn, active = _of(request), _active(request)
+        product, rnn, active = self.products(request), _of(request), _active(request)
         x, weights = np.where(active, wide(request.x), 0), list(_viewed(rnn, wide(request.weights)))
         last = _states(rnn, request.h0, request.x), _states(rnn, request.c0, request.x)
         tracks: list[LayerRun] = []
@@ -113,7 +116,7 @@ class Recurrence(ArrayLibrary):
                 at = len(tracks)
                 order = range(len(x))[:: -1 if way else 1]
                 track = LayerRun(weights[at], x, order, [], [])
-                track, output = _forward(rnn, track, active, [each[at] for each in last])
+                track, output = _forward(product, rnn, track, active, [each[at] for each in last])
                 tracks.append(track)
                 outputs.append(output)
             x = np.concatenate(outputs, axis=2)
@@ -175,15 +178,15 @@ def _states(rnn: Rnn, operand: Any, x: Any) -> Array:
     return wide(operand).copy()
 
 
-def _forward(rnn: Rnn, track: LayerRun, active: Array, states: list[Array]) -> tuple[LayerRun, Array]:
+def _forward(product: Product, rnn: Rnn, track: LayerRun, active: Array, states: list[Array]) -> tuple[LayerRun, Array]:
     """Run a layer in one direction, and put its last states in the place of its first ones; return its outputs too."""
     cell, (w_ih, w_hh, b_ih, b_hh) = Cell(rnn.mode), track.weights
-    shares = track.inputs @ w_ih.T + b_ih
+    shares = _rows(product, track.inputs, w_ih.T) + b_ih
     h, c = (each.copy() for each in states)
     found = np.zeros((*shares.shape[:2], rnn.hidden_size), shares.dtype, like=shares)
     for at in track.order:
         track.before.append((h, c))
-        step, on = cell.step(shares[at], h @ w_hh.T + b_hh, h, c), active[at]
+        step, on = cell.step(shares[at], product(h, w_hh.T) + b_hh, h, c), active[at]
         track.gates.append(step.gates)
         h, c, found[at] = np.where(on, step.h, h), np.where(on, step.c, c), np.where(on, step.h, 0)
     states[0][...], states[1][...] = h, c
@@ -191,11 +194,18 @@ def _forward(rnn: Rnn, track: LayerRun, active: Array, states: list[Array]) -> t
 
 
 def _back(
-    rnn: Rnn, track: LayerRun, active: Array, gradient: Array, by_states: list[Array], by_weights: tuple[Array, ...]
+    product: Product,
+    rnn: Rnn,
+    track: LayerRun,
+    active: Array,
+    gradient: Array,
+    by_states: list[Array],
+    by_weights: tuple[Array, ...],
 ) -> Array:
     """Return the gradient of a layer in one direction by its inputs.
 
     Args:
+        product: Multiplies matrices.
         rnn: The network's sizes.
         track: The layer's run.
         active: The steps that there are.
@@ -209,11 +219,22 @@ def _back(
     for at, before, gates in zip(reversed(track.order), reversed(track.before), reversed(track.gates), strict=True):
         on = active[at]
         found = cell.back(gates, *before, np.where(on, h + gradient[at], 0), np.where(on, c, 0))
-        h, c = np.where(on, found.h + found.hidden @ w_hh, h), np.where(on, found.c, c)
+        h, c = np.where(on, found.h + product(found.hidden, w_hh), h), np.where(on, found.c, c)
         by_shares[at] = found.inputs
-        by_weights[1][...] += found.hidden.T @ before[0]
+        by_weights[1][...] += product(found.hidden.T, before[0])
         by_weights[3][...] += found.hidden.sum(0)
     by_states[0][...], by_states[1][...] = h, c
-    by_weights[0][...] += np.tensordot(by_shares, track.inputs, ((0, 1), (0, 1)))
+    by_weights[0][...] += product(_flat(by_shares).T, _flat(track.inputs))
     by_weights[2][...] += by_shares.sum((0, 1))
-    return by_shares @ w_ih
+    return _rows(product, by_shares, w_ih)
+
+
+def _flat(values: Array) -> Array:
+    """Return all steps of all sequences as the rows of a matrix."""
+    t, b, n = values.shape
+    return values.reshape(t * b, n)
+
+
+def _rows(product: Product, values: Array, matrix: Array) -> Array:
+    """Return each step of each sequence, multiplied by a matrix."""
+    return product(_flat(values), matrix).reshape(*values.shape[:2], matrix.shape[1])

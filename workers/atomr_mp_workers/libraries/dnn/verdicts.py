@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from atomr_mp import errors
+from atomr_mp_workers.libraries.dnn import kernels
 from atomr_mp_workers.libraries.slots import Slots
 from atomr_mp_workers.requests.request import Later
 
@@ -25,7 +26,7 @@ class Verdicts:
             message: The error's.
         """
         slot = self._slots.take()
-        right.astype(np.uint64).get(out=slot.memory[:8].view(np.uint64).reshape(()), blocking=False)
+        kernels.TOLD(right, np.uint64(slot.address))
 
         def read() -> None:
             if not self._slots.read(slot, np.dtype(np.uint64)):
