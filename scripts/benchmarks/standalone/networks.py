@@ -38,7 +38,7 @@ class Layer(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     dtype: str
     ours: Callable[..., Any]
-    """Sends the request, given the library, arrays and outputs."""
+    """Sends the request, given the library, its output and arrays."""
     torch: Callable[..., Any]
     """Does it, given torch and arrays."""
     images: int = 0
@@ -51,7 +51,7 @@ def _conv(channels: int, size: int, window: int) -> Layer:
     return Layer(
         shapes,
         "bfloat16",
-        lambda dnn, x, w: dnn.conv2d(x, w, padding=padding),
+        lambda dnn, out, x, w: dnn.conv2d(x, w, out=out, padding=padding),
         lambda torch, x, w: torch.nn.functional.conv2d(x, w, padding=padding),
         images=2,
     )
@@ -61,7 +61,7 @@ def _attention(dtype: str, heads: int, length: int) -> Layer:
     return Layer(
         ((8, heads, length, 128),) * 3,
         dtype,
-        lambda dnn, q, k, v: dnn.scaled_dot_product_attention(q, k, v, is_causal=True),
+        lambda dnn, out, q, k, v: dnn.scaled_dot_product_attention(q, k, v, out=out, is_causal=True),
         lambda torch, q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
     )
 
@@ -74,19 +74,19 @@ LAYERS: Final = {
     "layer norm 8192 x 4096": Layer(
         ((8192, 4096), (4096,), (4096,)),
         "bfloat16",
-        lambda dnn, x, w, b: dnn.layer_norm(x, w, b, normalized_shape=(4096,)),
+        lambda dnn, out, x, w, b: dnn.layer_norm(x, w, b, out=out, normalized_shape=(4096,)),
         lambda torch, x, w, b: torch.nn.functional.layer_norm(x, (4096,), w, b),
     ),
     "softmax 8192 x 8192, float32": Layer(
         ((8192, 8192),),
         "float32",
-        lambda dnn, x: dnn.softmax(x),
+        lambda dnn, out, x: dnn.softmax(x, out=out),
         lambda torch, x: torch.softmax(x, -1),
     ),
     "conv 3x3, 32 of 64 x 56 x 56, float32": Layer(
         ((32, 64, 56, 56), (64, 64, 3, 3)),
         "float32",
-        lambda dnn, x, w: dnn.conv2d(x, w, padding=1),
+        lambda dnn, out, x, w: dnn.conv2d(x, w, out=out, padding=1),
         lambda torch, x, w: torch.nn.functional.conv2d(x, w, padding=1),
     ),
 }
@@ -104,18 +104,20 @@ def measured(pool: atomr_mp.Pool, torch: Any, layer: Layer, rounds: int) -> dict
         wide = device.put(np.ascontiguousarray(values.transpose(LAST)) if last else values)
         ref = wide.astype(layer.dtype)
         ours.append(ref.transpose(0, 3, 1, 2) if last else ref)
+    made = layer.torch(torch, *theirs)
+    out = device.zeros(tuple(made.permute(LAST).shape if layer.images else made.shape), layer.dtype)
+    out = out.transpose(0, 3, 1, 2) if layer.images else out
     began = time.perf_counter()
-    found = layer.ours(device.dnn, *ours).result(120.0)
+    layer.ours(device.dnn, out, *ours).result(120.0)
     plan_ms = (time.perf_counter() - began) * 1e3
-    expected = layer.torch(torch, *theirs).float().cpu().numpy()
-    error = float(np.abs(found.astype("float32").numpy() - expected).max() / np.abs(expected).max())
+    expected = made.float().cpu().numpy()
+    error = float(np.abs(out.astype("float32").numpy() - expected).max() / np.abs(expected).max())
     times: dict[str, list[float]] = {"ours": [], "torch": []}
     for _ in range(rounds):
         began = time.perf_counter()
-        replies = [layer.ours(device.dnn, *ours) for _ in range(FLIGHT)]
+        replies = [layer.ours(device.dnn, out, *ours) for _ in range(FLIGHT)]
         replies[-1].result(120.0)
         times["ours"].append((time.perf_counter() - began) / FLIGHT * 1e6)
-        del replies
         torch.cuda.synchronize()
         began = time.perf_counter()
         for _ in range(FLIGHT):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from operator import matmul
 from typing import Any, ClassVar, Final
 
 import cupy
@@ -268,11 +269,11 @@ class ConvolutionPlan:
         space, groups = shapes["out"][2:], request.groups
         if request.name == "conv_weight":
             dy = given["dy"]
-            return collect(given["x"], dy, self._sweeps, space, groups), dy.size // dy.shape[1]
+            return collect(matmul, given["x"], dy, self._sweeps, space, groups), dy.size // dy.shape[1]
         weight, other = given["weight"], given["dy" if request.name == "conv_input" else "x"]
         if request.name == "conv":
-            return correlate(other, weight, self._sweeps, space, groups), weight.size // len(weight)
-        return scatter(other, weight, self._sweeps, space, groups), weight.size // (weight.shape[1] * groups)
+            return correlate(matmul, other, weight, self._sweeps, space, groups), weight.size // len(weight)
+        return scatter(matmul, other, weight, self._sweeps, space, groups), weight.size // (weight.shape[1] * groups)
 
     def _tried_shapes(self, request: Any) -> dict[str, tuple[int, ...]]:
         """Return the shapes of a request's arrays with as many samples as are tried."""
