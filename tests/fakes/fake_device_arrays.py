@@ -92,6 +92,10 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):  # noqa: N801 - CuPy's name;
         """Return it with other elements."""
         return type(self)(self._values.astype(dtype, copy=copy))
 
+    def view(self, dtype: Any) -> Self:
+        """Return the same memory with other elements."""
+        return type(self)(self._values.view(dtype))
+
     def copy(self) -> Self:
         """Return a copy."""
         return type(self)(self._values.copy())

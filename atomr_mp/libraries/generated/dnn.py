@@ -1232,8 +1232,8 @@ class DnnRequests(LibraryReference):
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
 
         Raises:
-            NumericalError: The reserve is not that of such a network's forward, or a backward has used it up. By
-                the reply.
+            NumericalError: The reserve is not that of such a network's forward with these lengths, or a backward
+                has used it up. By the reply.
         """
         return self._request(
             dnn.RnnBackward(

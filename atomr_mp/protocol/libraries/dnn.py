@@ -647,7 +647,9 @@ class RnnBackward(_Network, frozen=True):
     """Compute the gradients of `rnn` by x, weights and first states, from its out y, dy by that, and its reserve."""
 
     name: ClassVar = "rnn_backward"
-    undefined: ClassVar = "The reserve is not that of such a network's forward, or a backward has used it up."
+    undefined: ClassVar = (
+        "The reserve is not that of such a network's forward with these lengths, or a backward has used it up."
+    )
     x: Annotated[Operand, reads("t b i")]
     weights: Annotated[Operand, reads(as_packed, lies=packed)]
     y: Annotated[Operand, reads(as_sequence)]

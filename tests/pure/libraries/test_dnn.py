@@ -625,6 +625,38 @@ def test_sequences_have_their_lengths() -> None:
     assert not found[0][2:].any()
 
 
+def test_a_reserve_is_that_of_its_lengths() -> None:
+    """Gradients of other steps would be wrong; lengths beyond the array's count as the array's, and none as all."""
+    ways: list[dict[str, Any]] = [
+        {"lengths": lengths(2, 5)},
+        {"lengths": lengths(2, 4)},
+        {"lengths": lengths(5, 2)},
+        {"lengths": lengths(5, 9)},
+        {},
+    ]
+    for one in ways:
+        for other in ways:
+            out, _, _, reserve = forward(INPUTS, **one)
+            backward = DNN.rnn_backward(INPUTS, WEIGHTS, out, out, reserve, **other, **LSTM)
+            if one == other or min(map(ways.index, (one, other))) == 3:
+                done(backward)
+            else:
+                with pytest.raises(
+                    errors.NumericalError, match="not that of such a network's forward with these lengths"
+                ):
+                    done(backward)
+
+
+def test_no_step_is_run_of_no_sequence() -> None:
+    """Many are over at once."""
+    x, weights = FakeArray.of(np.zeros((10**9, 0, 4)), "float64"), of(2 * 12 * (4 + 3 + 6 + 3) + 2 * 2 * 2 * 12)
+    out, hn, cn, reserve = done(DNN.rnn(x, weights, save_reserve=True, **LSTM))
+    assert (out.shape, hn.shape, cn.shape) == ((10**9, 0, 6), (4, 0, 3), (4, 0, 3))
+    y, kept = FakeArray.of(out, "float64"), FakeArray.of(reserve, "uint8")
+    found = done(DNN.rnn_backward(x, weights, y, y, kept, **LSTM))
+    assert not found[1].any()
+
+
 def test_cells_that_go_backwards_see_the_sequence_from_its_end() -> None:
     """With the weights of those that go forwards, they give on a sequence what these give on the turned one."""
     one = {"mode": "gru", "hidden_size": 3}

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atomr_mp.protocol.libraries import dnn
-from atomr_mp.protocol.libraries.dnn_shapes import Rnn
+from atomr_mp.protocol.libraries.dnn_shapes import MARK_BYTES, Rnn
 from atomr_mp_workers.libraries.base import array
 from atomr_mp_workers.libraries.dnn.base import ArrayLibrary, Product
 from atomr_mp_workers.libraries.dnn.cells import Cell
@@ -24,7 +24,8 @@ from atomr_mp_workers.libraries.dnn.numbers import full, store, wide
 
 Array = npt.NDArray[Any]
 
-MARK_BYTES: Final = 8
+WORD_BYTES: Final = 8
+"""Bytes of the mark that the arrays of a network make; behind the room for marks are the lengths."""
 
 
 class LayerRun(NamedTuple):
@@ -73,15 +74,17 @@ class Recurrence(ArrayLibrary):
                 store(operand, values)
         if request.reserve is not None:
             reserve = array(request.reserve)
-            reserve[:MARK_BYTES] = mark(request, reserve)
+            reserve[:WORD_BYTES], lengths = mark(request, reserve), _lengths(request, reserve)
+            reserve[MARK_BYTES : MARK_BYTES + lengths.size] = lengths
 
     @np.errstate(all="ignore")
     def rnn_backward(self, request: dnn.RnnBackward) -> Any:
         """Compute the gradients of a network by its inputs, weights and first states; NaNs without its reserve."""
-        reserve = array(request.reserve)[:MARK_BYTES]
-        right = (reserve == mark(request, reserve)).all()
+        reserve = array(request.reserve)
+        word, lengths = reserve[:WORD_BYTES], _lengths(request, reserve)
+        right = (word == mark(request, word)).all() & (reserve[MARK_BYTES : MARK_BYTES + lengths.size] == lengths).all()
         verdict = self.demand(right, request.undefined)
-        reserve[...] = np.where(right, 0, reserve)
+        word[...] = np.where(right, 0, word)
         rnn, active = _of(request), _active(request)
         by_states = [_states(rnn, each, request.x) for each in (request.dhn, request.dcn)]
         by_weights = np.zeros(rnn.size, wide(request.weights).dtype, like=reserve)
@@ -114,7 +117,7 @@ class Recurrence(ArrayLibrary):
             outputs = []
             for way in range(rnn.directions):
                 at = len(tracks)
-                order = range(len(x))[:: -1 if way else 1]
+                order = range(len(x) if x.shape[1] else 0)[:: -1 if way else 1]
                 track = LayerRun(weights[at], x, order, [], [])
                 track, output = _forward(product, rnn, track, active, [each[at] for each in last])
                 tracks.append(track)
@@ -147,10 +150,19 @@ def mark(request: Any, like: Array) -> Array:
         request.seed,
         request.offset,
     )
-    word = int.from_bytes(hashlib.blake2b(repr(facts).encode(), digest_size=MARK_BYTES).digest(), "little")
-    shifts = np.arange(0, 8 * MARK_BYTES, 8, dtype=np.uint64, like=like)
+    word = int.from_bytes(hashlib.blake2b(repr(facts).encode(), digest_size=WORD_BYTES).digest(), "little")
+    shifts = np.arange(0, 8 * WORD_BYTES, 8, dtype=np.uint64, like=like)
     found: Array = np.right_shift(np.uint64(word), shifts).astype(np.uint8)
     return found
+
+
+def _lengths(request: Any, reserve: Array) -> Array:
+    """Return how many steps each sequence has, as bytes for the reserve: as many as it has room for."""
+    t, b, _ = request.x.shape
+    found = full((b,), t, np.int32, like=reserve)
+    if request.lengths is not None:
+        found = np.minimum(np.maximum(array(request.lengths), 0), found)
+    return found.view(np.uint8)[: len(reserve) - MARK_BYTES]
 
 
 def _active(request: Any) -> Array:
