@@ -21,7 +21,14 @@ from tests.fakes.fake_arrays import FakeArray
 from tests.fakes.fake_classic_cudnn import HANDLE, FakeCudnn, GpuArray, installed
 from tests.fakes.fake_cublas import FakeStream
 
-MODULES: Final = ("dnn.cudnn.classic_plans", "dnn.cudnn", "dnn.cudnn.recurrent_plans", "dnn.verdicts", "slots")
+MODULES: Final = (
+    "dnn.cudnn.classic_plans",
+    "dnn.cudnn",
+    "dnn.cudnn.recurrent_plans",
+    "dnn.verdicts",
+    "dnn.kernels",
+    "slots",
+)
 SERVED: Final = (
     "activation",
     "activation_backward",
@@ -151,6 +158,11 @@ def norm(x: FakeArray) -> dnn.BatchNorm:
     return dnn.BatchNorm(x, image(x.shape[1]), FakeArray.of(np.ones(x.shape[1]), "float32"))
 
 
+def pool(x: FakeArray, **how: Any) -> dnn.WindowPool:
+    """Return an average of windows."""
+    return dnn.WindowPool(x, mode="avg", **how)
+
+
 @pytest.mark.parametrize(
     ("request_of", "serves"),
     [
@@ -165,22 +177,26 @@ def norm(x: FakeArray) -> dnn.BatchNorm:
         (lambda: dnn.Activation(image(0, 3), kind="relu"), False),
         (lambda: dnn.ActivationBackward(image(*X), image(*X), kind="tanh"), True),
         (lambda: dnn.ActivationBackward(image(*X, dtype="bfloat16"), image(*X, dtype="bfloat16"), kind="tanh"), False),
-        (lambda: dnn.ActivationBackward(image(*X, dtype="bfloat16"), image(*X, dtype="bfloat16"), kind="relu"), True),
+        (lambda: dnn.ActivationBackward(image(*X, dtype="bfloat16"), image(*X, dtype="bfloat16"), kind="relu"), False),
+        (lambda: dnn.ActivationBackward(image(*X), image(*X), kind="relu"), False),
         (lambda: dnn.Softmax(image(*X), dim=(-1,)), True),
+        (lambda: dnn.Softmax(image(*X), dim=(-1,), log=True), False),
+        (lambda: dnn.SoftmaxBackward(image(*X), image(*X), dim=(-1,), log=True), True),
         (lambda: dnn.Softmax(image(*X), dim=(3, -2)), True),
         (lambda: dnn.Softmax(image(*X), dim=(0, 2)), False),
         (lambda: dnn.Softmax(image(2, 1, 3), dim=(0, 2)), True),
         (lambda: dnn.Softmax(last(*X), out=last(*X), dim=(1,)), True),
         (lambda: dnn.Softmax(last(*X), out=last(*X), dim=(1, 2)), False),
         (lambda: dnn.Softmax(image(2, 1, 3), dim=(1,)), False),
-        (lambda: dnn.WindowPool(image(*X), kernel_size=(2,)), True),
-        (lambda: dnn.WindowPool(image(2, 6, 8), kernel_size=(2,)), True),
-        (lambda: dnn.WindowPool(image(2, 6, 8, 8, 8), kernel_size=(2,)), True),
-        (lambda: dnn.WindowPool(last(*X), out=last(2, 6, 4, 4), kernel_size=(2,)), True),
-        (lambda: dnn.WindowPool(last(2, 6, 8, 8, 8), out=last(2, 6, 4, 4, 4), kernel_size=(2,)), False),
-        (lambda: dnn.WindowPool(last(*X), out=image(2, 6, 4, 4), kernel_size=(2,)), False),
-        (lambda: dnn.WindowPool(image(*X), kernel_size=(3,), padding=(0, 1, 0, 1), stride=(2,)), False),
-        (lambda: dnn.WindowPool(image(*X), kernel_size=(3,), padding=(1, 0, 1, 0), stride=(2,)), True),
+        (lambda: dnn.WindowPool(image(*X), kernel_size=(2,)), False),
+        (lambda: pool(image(*X), kernel_size=(2,)), True),
+        (lambda: pool(image(2, 6, 8), kernel_size=(2,)), True),
+        (lambda: pool(image(2, 6, 8, 8, 8), kernel_size=(2,)), True),
+        (lambda: pool(last(*X), out=last(2, 6, 4, 4), kernel_size=(2,)), True),
+        (lambda: pool(last(2, 6, 8, 8, 8), out=last(2, 6, 4, 4, 4), kernel_size=(2,)), False),
+        (lambda: pool(last(*X), out=image(2, 6, 4, 4), kernel_size=(2,)), False),
+        (lambda: pool(image(*X), kernel_size=(3,), padding=(0, 1, 0, 1), stride=(2,)), False),
+        (lambda: pool(image(*X), kernel_size=(3,), padding=(1, 0, 1, 0), stride=(2,)), True),
         (response, True),
         (lambda: response(size=4), False),
         (lambda: response(size=17), False),

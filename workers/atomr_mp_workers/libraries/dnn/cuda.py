@@ -16,11 +16,11 @@ from atomr_mp.protocol.libraries import requests_of
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.dnn import Dropout, DropoutBackward, RnnPack
 from atomr_mp_workers.libraries.base import Library, LibraryContext
-from atomr_mp_workers.libraries.dnn import kernels
 from atomr_mp_workers.libraries.dnn.arrays import ArrayDnn
 from atomr_mp_workers.libraries.dnn.base import Product, least
 from atomr_mp_workers.libraries.dnn.cudnn import engines
 from atomr_mp_workers.libraries.dnn.engine import Enqueue
+from atomr_mp_workers.libraries.dnn.kernels import KEPT
 from atomr_mp_workers.libraries.dnn.products import Products
 from atomr_mp_workers.libraries.dnn.trials import layers
 from atomr_mp_workers.libraries.dnn.verdicts import Verdicts
@@ -46,7 +46,7 @@ class CupyDnn(ArrayDnn):
 
     def kept(self, p: float, seed: int, offset: int, count: int) -> Any:
         """Return for each of some elements whether it is kept."""
-        return kernels.KEPT(np.uint64(seed), np.uint64(offset), least(p), cupy.empty(count, bool))
+        return KEPT(np.uint64(seed), np.uint64(offset), least(p), cupy.empty(count, bool))
 
     def products(self, request: Any) -> Product:
         """Return the function that multiplies matrices for a request."""

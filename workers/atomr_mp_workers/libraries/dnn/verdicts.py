@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from atomr_mp import errors
-from atomr_mp_workers.libraries.dnn import kernels
+from atomr_mp_workers.libraries.dnn.kernels import TOLD
 from atomr_mp_workers.libraries.slots import Slots
 from atomr_mp_workers.requests.request import Later
 
@@ -26,7 +26,7 @@ class Verdicts:
             message: The error's.
         """
         slot = self._slots.take()
-        kernels.TOLD(right, np.uint64(slot.address))
+        TOLD(right, np.uint64(slot.address))
 
         def read() -> None:
             if not self._slots.read(slot, np.dtype(np.uint64)):

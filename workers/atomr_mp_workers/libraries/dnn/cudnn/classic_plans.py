@@ -40,9 +40,10 @@ MOST_SAMPLES: Final = 65535
 ON_DEVICE: Final = 3
 
 MODES: Final = {"sigmoid": 0, "relu": 1, "tanh": 2, "silu": 6}
-"""Activations that are cuDNN's too. Its elu is exp(x) - 1, which loses what a small x has."""
+"""Activations that are cuDNN's too. Its elu is exp(x) - 1, which loses what a small x has. The gradient of its relu at
+a NaN is 0."""
 
-GRADIENTS_OF_ACTIVATIONS: Final = frozenset({"sigmoid", "relu", "tanh", "silu"})
+GRADIENTS_OF_ACTIVATIONS: Final = frozenset({"sigmoid", "tanh", "silu"})
 GRADIENTS_OF_POOLING: Final = frozenset({"max", "avg"})
 """Those whose gradients it reckons as they are declared."""
 
@@ -160,8 +161,7 @@ def _activation(
     backward = isinstance(request, dnn.ActivationBackward)
     if request.kind not in (GRADIENTS_OF_ACTIVATIONS if backward else MODES) or common_order(layouts) is None:
         return None
-    by_result = backward and request.kind != "relu"  # it is above 0 where x is
-    if by_result and request.x.layout.item_bytes == HALF_BYTES:
+    if backward and request.x.layout.item_bytes == HALF_BYTES:
         return None
     of, how = _Blending.of(cudnn, library, request), cudnn.activation(MODES[request.kind])
     x = cudnn.tensor(request.x.dtype, *View.packed(1, 1, 1, request.x.size))
@@ -171,14 +171,12 @@ def _activation(
         of.call("ActivationForward", [how], request, [x, address(request.x)], [x, address(request.out)])
 
     def back(request: Any) -> None:
-        here = there = address(request.x)
-        if by_result:
-            there = library.workspace(nbytes).address
-            of.plain("ActivationForward", [how], [x, here], [x, there])
+        here, there = address(request.x), library.workspace(nbytes).address
+        of.plain("ActivationForward", [how], [x, here], [x, there])
         read = [x, there, x, address(request.dy), x, here]
         of.call("ActivationBackward", [how], request, read, [x, address(request.out)])
 
-    if by_result:
+    if backward:
         library.workspace(nbytes)
     return back if backward else forward
 
@@ -186,8 +184,8 @@ def _activation(
 def _softmax(cudnn: ClassicHandle, library: Library, request: dnn.Softmax | dnn.SoftmaxBackward) -> Enqueue | None:
     first = request.x if isinstance(request, dnn.Softmax) else request.y
     order = common_order(each.layout for _, _, each in request.arrays() if each is not None)
-    if order is None:
-        return None
+    if order is None or (request.log and first is not getattr(request, "y", None)):
+        return None  # its logarithm is x - (max + log Σ), which loses what is small beside a large number
     shape, dim = first.shape, {each % first.ndim for each in request.dim}
     among = [at for at, axis in enumerate(order) if axis in dim]
     if not among or among != list(range(among[0], among[-1] + 1)):
@@ -217,6 +215,8 @@ def _pool(cudnn: ClassicHandle, library: Library, request: dnn.WindowPool | dnn.
         request.x.layout,
         given(request.y if isinstance(request, dnn.WindowPoolBackward) else request.out).layout,
     )
+    if request.mode == "max" and not backward:
+        return None  # the least maximum is that of finite numbers, even where all are -inf
     last = are_last(each.layout for _, _, each in request.arrays() if each is not None)
     sweeps, space, places = pooling(request), list(large.shape[2:]), list(small.shape[2:])
     if len(sweeps) == 1:

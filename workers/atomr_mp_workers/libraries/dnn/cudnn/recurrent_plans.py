@@ -4,6 +4,9 @@ cuDNN takes row-major arrays, all of one type. Others are copied to such ones, h
 round its states at each step. So nothing but sizes and options decides whether it serves a network, and a backward
 finds the reserve of a forward that cuDNN has run too.
 
+Its backward takes the states of its cells from y, whatever the reserve holds. Those of tanh and relu decide what their
+gradients are, so that a y of half precision is not what it gets: it gets that of another run.
+
 It does not serve sequences of different lengths: from cuDNN 8.9.1 on it wants to know lengths on the host, and ignores
 those on the device. Nor dropout between layers, for which it draws other random bits.
 """
@@ -30,6 +33,9 @@ ALIGNED_BYTES: Final = 16
 
 WORD_BYTES: Final = 8
 """Bytes of a mark."""
+
+HALF_BYTES: Final = 2
+"""Bytes of an element of half precision."""
 
 MOST_STEPS: Final = 65535
 """cuDNN takes no more."""
@@ -92,8 +98,8 @@ def backward_plan(cudnn: ClassicHandle, library: Library, request: dnn.RnnBackwa
         if kept:
             reserve = network.reserve(request.reserve, sizes.reserve, read=True)
         else:
-            reserve = cupy.empty(sizes.reserve, np.uint8)
-            network.run(sizes, given, [cupy.empty(y.shape, y.dtype), None, None], reserve)
+            reserve, y = cupy.empty(sizes.reserve, np.uint8), cupy.empty(y.shape, y.dtype)
+            network.run(sizes, given, [y, None, None], reserve)
         memory = sizes.work, library.workspace(sizes.work).address, sizes.reserve, _at(reserve)
         cudnn.call(
             "RNNBackwardData_v8", cudnn, network.desc, None, network.y, _at(y), _at(dy), network.x, _at(dx),
@@ -146,6 +152,7 @@ class _Network:
         self._library: Final = library
         self._rnn: Final = Rnn.of(request, inputs)
         name = "float64" if request.x.dtype == "float64" else "float32"
+        self._is_half: Final = request.x.layout.item_bytes == HALF_BYTES
         self._dtype: Final = np.dtype(dtypes.to_numpy(name))
         self.weight_bytes: Final = self._rnn.size * self._dtype.itemsize
         rnn, dtype = self._rnn, TYPES[name]
@@ -192,8 +199,10 @@ class _Network:
     def fits(self, reserve: Any) -> bool:
         """Return whether there is room for cuDNN's reserve in ours, behind the mark.
 
-        Where there is none, ours has the mark alone, and a backward runs the network again.
+        Where there is none, or y will have been rounded, ours has the mark alone: a backward runs the network again.
         """
+        if self._is_half and self._rnn.mode in {"tanh", "relu"}:
+            return False
         return MARK_BYTES + self._cudnn.spaces(self.desc, self.x, training=True)[1] <= int(reserve.nbytes)
 
     def run(self, sizes: _Sizes, given: Sequence[Any], made: Sequence[Any], reserve: Any) -> None:
