@@ -15,13 +15,12 @@ from typing import Any, Final, Self
 from unittest import mock
 
 import numpy as np
-import scipy.special
 
 from tests.fakes.fake_arrays import FakeArray
 
 UFUNCS: Final = frozenset(
     [
-        *("absolute", "add", "bitwise_and", "bitwise_or", "divide", "equal", "erf", "exp", "expm1", "greater"),
+        *("absolute", "add", "bitwise_and", "bitwise_or", "divide", "equal", "exp", "expm1", "greater"),
         *(
             "greater_equal",
             "invert",
@@ -37,7 +36,7 @@ UFUNCS: Final = frozenset(
         *("power", "right_shift", "sqrt", "subtract", "tanh"),
     ]
 )
-"""Of CuPy 14.2, those that are used; of its special functions, erf."""
+"""Of CuPy 14.2, those that are used."""
 
 
 class ndarray(np.lib.mixins.NDArrayOperatorsMixin):  # noqa: N801 - CuPy's name; it has no hash either
@@ -188,10 +187,7 @@ def installed(kernels: dict[str, Callable[..., Any]]) -> AbstractContextManager[
     cupy.ndarray, cupy.empty, cupy.ElementwiseKernel = ndarray, FUNCTIONS["empty"], kernel
     cupy.zeros, cupy.ascontiguousarray = FUNCTIONS["zeros"], _made(np.ascontiguousarray)
     cupy.cuda = SimpleNamespace(alloc_pinned_memory=_Pinned)
-    cupyx, of_scipy = ModuleType("cupyx"), ModuleType("cupyx.scipy")
-    cupyx.scipy, of_scipy.special = of_scipy, scipy.special  # type: ignore[attr-defined]
-    modules = {"cupy": cupy, "cupyx": cupyx, "cupyx.scipy": of_scipy, "cupyx.scipy.special": scipy.special}
-    return mock.patch.dict("sys.modules", modules)
+    return mock.patch.dict("sys.modules", {"cupy": cupy})
 
 
 def _Pinned(nbytes: int) -> Any:  # noqa: N802 - it makes an object

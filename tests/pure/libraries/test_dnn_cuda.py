@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import math
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
@@ -19,6 +20,7 @@ from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.library_names import ENGINES
 from atomr_mp_workers.device.host import HostDevice
+from atomr_mp_workers.libraries.dnn.activations import ACTIVATIONS, DERIVATIVES
 from atomr_mp_workers.libraries.rng import philox
 from atomr_mp_workers.memory.blocks import OURS, Holder
 from tests.actor_libraries import context_on
@@ -42,9 +44,32 @@ def _told(right: Any, place: Any) -> Any:
     return right._values
 
 
+def _maxima(x: Any, least: Any, *numbers: Any) -> Any:
+    """As the kernel has it, but for its order."""
+    space, places, size, stride, dilation, before = (numbers[at : at + 3] for at in range(0, 18, 3))
+    made = numbers[18]._values
+    image, found = x._values.reshape(-1, *space), np.full((math.prod(made.shape[:2]), *places), least)
+    for place in np.ndindex(*places):
+        for tap in np.ndindex(*size):
+            at = [p * s - b + t * d for p, s, b, t, d in zip(place, stride, before, tap, dilation, strict=True)]
+            if all(0 <= each < length for each, length in zip(at, space, strict=True)):
+                found[:, *place] = np.maximum(found[:, *place], image[:, *at])
+    return found.reshape(made.shape)
+
+
+KERNELS: Final[dict[str, Any]] = {
+    "dnn_kept": _kept,
+    "dnn_told": _told,
+    "dnn_maxima": _maxima,
+    **{f"dnn_{kind}": lambda x, of=of: of(x._values) for kind, of in ACTIVATIONS.items()},
+    **{f"dnn_by_{kind}": lambda x, dy, of=of: dy._values * of(x._values) for kind, of in DERIVATIVES.items()},
+}
+"""What kernels do."""
+
+
 @contextlib.contextmanager
 def _stand_ins(cublas: FakeCublas) -> Iterator[None]:
-    with fake_cublas.installed(cublas), installed({"dnn_kept": _kept, "dnn_told": _told}):
+    with fake_cublas.installed(cublas), installed(KERNELS):
         yield
 
 

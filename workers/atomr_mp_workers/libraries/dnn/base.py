@@ -6,14 +6,18 @@ protocols (NEPs 13, 18 and 35). So a new array is made `like` one that is there,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from atomr_mp import errors
+from atomr_mp.protocol.libraries.dnn_shapes import Sweep, taps
 from atomr_mp_workers.libraries.base import Library
+from atomr_mp_workers.libraries.dnn.activations import ACTIVATIONS, DERIVATIVES
+from atomr_mp_workers.libraries.dnn.numbers import full
 from atomr_mp_workers.libraries.rng import philox
 
 Array = npt.NDArray[Any]
@@ -41,6 +45,24 @@ class ArrayLibrary(Library):
     def products(self, request: Any) -> Product:  # noqa: ARG002 - for what rounds factors, where that is allowed
         """Return the function that multiplies matrices for a request."""
         return np.matmul
+
+    def activated(self, kind: str, x: Array) -> Array:
+        """Return an activation of each element."""
+        found: Array = ACTIVATIONS[kind](x)
+        return found
+
+    def derived(self, kind: str, x: Array, dy: Array) -> Array:
+        """Return gradients by the elements, from those by their activations."""
+        found: Array = dy * DERIVATIVES[kind](x)
+        return found
+
+    def maxima(self, x: Array, sweeps: Sequence[Sweep], shape: tuple[int, ...]) -> Array:
+        """Return the largest elements of windows, in an array of a shape."""
+        found = full(shape, -math.inf, x.dtype, like=x)
+        for _, there, here in taps(sweeps, x.shape[2:], shape[2:]):
+            part = found[there]
+            np.maximum(part, x[here], out=part)
+        return found
 
     def demand(self, right: Any, message: str) -> Any:
         """Refuse a request unless something is right, an array without dimensions.

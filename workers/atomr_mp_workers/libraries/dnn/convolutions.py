@@ -16,7 +16,6 @@ import numpy.typing as npt
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.libraries.dnn_shapes import Sweep, sweeps_of, taps
 from atomr_mp_workers.libraries.base import array
-from atomr_mp_workers.libraries.dnn.activations import ACTIVATIONS
 from atomr_mp_workers.libraries.dnn.base import ArrayLibrary, Product
 from atomr_mp_workers.libraries.dnn.numbers import along_channels, blend, store, wide
 
@@ -30,36 +29,35 @@ class Convolutions(ArrayLibrary):
     def conv(self, request: dnn.Conv) -> None:
         """Compute out ← activation(alpha·(x ⋆ weight) + beta·out + bias)."""
         x, weight, out = wide(request.x), wide(request.weight), array(request.out)
-        product, sweeps = self.products(request), sweeps_of(request, weight.shape[2:])
-        _finish(request, blend(request, lambda: correlate(product, x, weight, sweeps, out.shape[2:], request.groups)))
+        how = sweeps_of(request, weight.shape[2:]), out.shape[2:], request.groups
+        self._finish(request, blend(request, lambda: correlate(self.products(request), x, weight, *how)))
 
     @np.errstate(all="ignore")
     def conv_transpose(self, request: dnn.ConvTranspose) -> None:
         """Compute out ← activation(alpha·(what conv's backward gives for x) + beta·out + bias)."""
         x, weight, out = wide(request.x), wide(request.weight), array(request.out)
-        product, sweeps = self.products(request), sweeps_of(request, weight.shape[2:])
-        _finish(request, blend(request, lambda: scatter(product, x, weight, sweeps, out.shape[2:], request.groups)))
+        how = sweeps_of(request, weight.shape[2:]), out.shape[2:], request.groups
+        self._finish(request, blend(request, lambda: scatter(self.products(request), x, weight, *how)))
 
     @np.errstate(all="ignore")
     def conv_input(self, request: dnn.ConvInput) -> None:
         """Compute the gradient of a convolution by its image."""
         dy, weight, out = wide(request.dy), wide(request.weight), array(request.out)
-        product, sweeps = self.products(request), sweeps_of(request, weight.shape[2:])
-        store(request.out, blend(request, lambda: scatter(product, dy, weight, sweeps, out.shape[2:], request.groups)))
+        how = sweeps_of(request, weight.shape[2:]), out.shape[2:], request.groups
+        store(request.out, blend(request, lambda: scatter(self.products(request), dy, weight, *how)))
 
     @np.errstate(all="ignore")
     def conv_weight(self, request: dnn.ConvWeight) -> None:
         """Compute the gradient of a convolution by its weight."""
         x, dy, out = wide(request.x), wide(request.dy), array(request.out)
-        product, sweeps = self.products(request), sweeps_of(request, out.shape[2:])
-        store(request.out, blend(request, lambda: collect(product, x, dy, sweeps, out.shape[2:], request.groups)))
+        how = sweeps_of(request, out.shape[2:]), out.shape[2:], request.groups
+        store(request.out, blend(request, lambda: collect(self.products(request), x, dy, *how)))
 
-
-def _finish(request: Any, values: Array) -> None:
-    """Add the bias, and write what the activation makes of that."""
-    if request.bias is not None:
-        values = values + along_channels(wide(request.bias), request.out.ndim)
-    store(request.out, ACTIVATIONS[request.activation](values))
+    def _finish(self, request: Any, values: Array) -> None:
+        """Add the bias, and write what the activation makes of that."""
+        if request.bias is not None:
+            values = values + along_channels(wide(request.bias), request.out.ndim)
+        store(request.out, self.activated(request.activation, values))
 
 
 def correlate(

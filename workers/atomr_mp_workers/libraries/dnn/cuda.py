@@ -5,22 +5,24 @@ A request that comes to CuPy is done by the same functions as on the host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import cupy
-import cupyx.scipy.special  # noqa: F401 - CuPy imports it at the first of NumPy's functions that it is handed
 import numpy as np
 
 from atomr_mp.protocol.libraries import requests_of
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.dnn import Dropout, DropoutBackward, RnnPack
+from atomr_mp.protocol.libraries.dnn_shapes import Sweep
 from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.dnn.arrays import ArrayDnn
 from atomr_mp_workers.libraries.dnn.base import Product, least
 from atomr_mp_workers.libraries.dnn.cudnn import engines
 from atomr_mp_workers.libraries.dnn.engine import Enqueue
-from atomr_mp_workers.libraries.dnn.kernels import KEPT
+from atomr_mp_workers.libraries.dnn.kernels import ACTIVATED, DERIVED, KEPT, MAXIMA
 from atomr_mp_workers.libraries.dnn.products import Products
 from atomr_mp_workers.libraries.dnn.trials import layers
 from atomr_mp_workers.libraries.dnn.verdicts import Verdicts
@@ -29,6 +31,9 @@ from atomr_mp_workers.memory.blocks import Holder
 if TYPE_CHECKING:
     from atomr_mp_workers.device.base import Stream
 
+
+LARGEST_WINDOW: Final = 1024
+"""Elements of a window that one thread looks at, one after the other."""
 
 WITH_PRODUCTS: Final = frozenset(name for name, cls in requests_of("dnn").items() if hasattr(cls, "allow_tf32"))
 """Requests that multiply matrices."""
@@ -51,6 +56,24 @@ class CupyDnn(ArrayDnn):
     def products(self, request: Any) -> Product:
         """Return the function that multiplies matrices for a request."""
         return self._products.of(request)
+
+    def activated(self, kind: str, x: Any) -> Any:
+        """Return an activation of each element."""
+        return ACTIVATED[kind](x) if kind in ACTIVATED else super().activated(kind, x)
+
+    def derived(self, kind: str, x: Any, dy: Any) -> Any:
+        """Return gradients by the elements, from those by their activations."""
+        return DERIVED[kind](x, dy) if kind in DERIVED else super().derived(kind, x, dy)
+
+    def maxima(self, x: Any, sweeps: Sequence[Sweep], shape: tuple[int, ...]) -> Any:
+        """Return the largest elements of windows."""
+        if math.prod(sweep.size for sweep in sweeps) > LARGEST_WINDOW:
+            return super().maxima(x, sweeps, shape)
+        more = 3 - len(sweeps)
+        ways = zip(*[Sweep(1, 1, 1, 0, 0)] * more, *sweeps, strict=True)
+        size, stride, dilation, before, _ = ways
+        lengths = (1,) * more + x.shape[2:], (1,) * more + shape[2:], size, stride, dilation, before
+        return MAXIMA(x, x.dtype.type(-math.inf), *itertools.chain(*lengths), cupy.empty(shape, x.dtype))
 
     def planned(self, name: str) -> Enqueue:
         """Return the function that does the requests of a name, with what it takes long to make for these."""

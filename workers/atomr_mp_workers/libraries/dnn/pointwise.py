@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp_workers.libraries.base import array
-from atomr_mp_workers.libraries.dnn.activations import ACTIVATIONS, DERIVATIVES
 from atomr_mp_workers.libraries.dnn.base import ArrayLibrary
 from atomr_mp_workers.libraries.dnn.numbers import blend, store, wide
 
@@ -33,12 +32,12 @@ class Pointwise(ArrayLibrary):
     @np.errstate(all="ignore")
     def activation(self, request: dnn.Activation) -> None:
         """Compute out ← alpha·f(x) + beta·out."""
-        store(request.out, blend(request, lambda: ACTIVATIONS[request.kind](wide(request.x))))
+        store(request.out, blend(request, lambda: self.activated(request.kind, wide(request.x))))
 
     @np.errstate(all="ignore")
     def activation_backward(self, request: dnn.ActivationBackward) -> None:
         """Compute out ← alpha·dy·f'(x) + beta·out."""
-        store(request.out, blend(request, lambda: wide(request.dy) * DERIVATIVES[request.kind](wide(request.x))))
+        store(request.out, blend(request, lambda: self.derived(request.kind, wide(request.x), wide(request.dy))))
 
     @np.errstate(all="ignore")
     def dropout(self, request: dnn.Dropout) -> None:

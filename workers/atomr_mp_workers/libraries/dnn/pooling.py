@@ -23,7 +23,11 @@ class Windows(ArrayLibrary):
     @np.errstate(all="ignore")
     def pool(self, request: dnn.WindowPool) -> None:
         """Compute the maximum or average in each place of a window."""
-        store(request.out, blend(request, lambda: _pooled(request, wide(request.x), array(request.out).shape)))
+        store(request.out, blend(request, lambda: self._pooled(request)))
+
+    def _pooled(self, request: dnn.WindowPool) -> Array:
+        x, shape = wide(request.x), array(request.out).shape
+        return self.maxima(x, pooling(request), shape) if request.mode == "max" else _averages(request, x, shape)
 
     @np.errstate(all="ignore")
     def pool_backward(self, request: dnn.WindowPoolBackward) -> None:
@@ -48,13 +52,12 @@ class Windows(ArrayLibrary):
         store(request.out, total - 2 * request.alpha * request.beta / request.size * x * share)
 
 
-def _pooled(request: dnn.WindowPool, x: Array, shape: tuple[int, ...]) -> Array:
-    maximal, sweeps = request.mode == "max", pooling(request)
-    found = full(shape, -math.inf if maximal else 0, x.dtype, like=x)
+def _averages(request: dnn.WindowPool, x: Array, shape: tuple[int, ...]) -> Array:
+    found, sweeps = np.zeros(shape, x.dtype, like=x), pooling(request)
     for _, there, here in taps(sweeps, x.shape[2:], shape[2:]):
-        part = found[there]
-        (np.maximum if maximal else np.add)(part, x[here], out=part)
-    return found if maximal else found / _counts(request, sweeps, x, shape)
+        found[there] += x[here]
+    found /= _counts(request, sweeps, x, shape)
+    return found
 
 
 def _by_pooled(request: dnn.WindowPoolBackward) -> Array:
