@@ -517,6 +517,9 @@ class FakeCupy(ModuleType):
             raise MemoryError
         return _empty(shape, dtype)
 
+    def ElementwiseKernel(self, *_given: Any, **_named: Any) -> None:  # noqa: N802 - as CuPy's
+        """Make no kernel: graphs launch none."""
+
     def __getattr__(self, name: str) -> Any:
         """Return a function of NumPy's."""
         function = getattr(np, name)
