@@ -240,7 +240,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     def cancel(self) -> None:
         """Keep the request from starting, and end an asynchronous one, or a program's run amid its branches and loops.
 
-        A started request of another kind goes on.
+        So ends a run that its method has made on a thread. A started request of another kind goes on.
 
         The reply then ends with `Cancelled`, or with the request's outcome.
         """

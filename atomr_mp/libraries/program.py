@@ -175,8 +175,8 @@ class Program:
         """Begin a loop: steps that are recorded within its `with` are done as long as the condition is true.
 
         That is looked at before each round. The object has `rounds` and `reached_most`, arrays that the loop writes
-        when it ends. A run whose deadline passes, or that is cancelled, ends between two rounds. Arrays keep their
-        content from round to round, also those that the body makes.
+        when it ends. A run whose deadline passes, or that is cancelled, ends between two rounds; in an actor, by those
+        of its method's request. Arrays keep their content from round to round, also those that the body makes.
 
         Args:
             condition: As that of `if_`; a step in the body writes it.

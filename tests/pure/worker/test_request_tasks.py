@@ -60,7 +60,9 @@ def test_an_interruption_that_comes_while_a_generator_is_closed_spares_its_final
             noted.append("closed")
 
     async def close() -> StreamRequest:
-        method = SimpleNamespace(name="A.tell", watched=0, took=lambda _ns: None, resumes=None, function=tell)
+        method = SimpleNamespace(
+            name="A.tell", watched=0, took=lambda _ns: None, resumes=None, steps=None, function=tell
+        )
         call = data.StreamCall(1, "A.tell", FAR_NS, 0, b"", 4, FAR_NS, FAR_NS, FAR_NS)
         stream = StreamRequest(cast("Any", SimpleNamespace(session=None)), call, cast("Any", method))
         stream.arguments = ()

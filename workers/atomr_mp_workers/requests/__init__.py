@@ -66,7 +66,8 @@ Asynchronous methods
 A coroutine, or an asynchronous generator, is a task on an event loop that its actor has in a thread of its own
 (`off_loop.tasks`). For the worker's loop that is one more place off the loop, with one difference: a running request
 can be interrupted (`Dispatcher.cancel`). It is given an error to end with (`Request.closing`), and its task is
-cancelled.
+cancelled. The other requests off the loop are given one, too: a program that their method runs ends by it before its
+next condition.
 
 Gang calls
 ----------

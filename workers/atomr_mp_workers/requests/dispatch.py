@@ -332,21 +332,17 @@ class Dispatcher:
 
     def _interrupt(self, peer: Peer, ids: Sequence[int] | None, reason: str) -> None:
         """Interrupt running calls; streams know already."""
-        for run in (*self._completions.in_progress.requests.values(), *self._parked):
-            if (
-                isinstance(run, Request)
-                and run.peer is peer
-                and (ids is None or run.id in ids)
-                and _is_in_parts(run)
-                and run.closing is None
-            ):
-                run.closing = errors.Cancelled(reason, maybe_executed=True)
         for runner in self._runners:
             for request in runner.running_of(peer, ids):
                 if request.closing is None:
                     request.closing = errors.Cancelled(reason, maybe_executed=True)
                     runner.interrupt(request)
                     self._envelope.show_interrupted(request)
+        for run in (*self._completions.in_progress.requests.values(), *self._parked):
+            for request in run.requests:
+                is_meant = request.peer is peer and (ids is None or request.id in ids)
+                if is_meant and request.closing is None and _may_end_early(request):
+                    request.closing = errors.Cancelled(reason, maybe_executed=True)
 
     def hurry(self) -> None:
         """Let no request wait for others to share a batch: the worker has to leave, and few more will come."""
@@ -836,6 +832,13 @@ class Dispatcher:
         run.error = run.raised = None
         if fatal is not None:
             raise fatal
+
+
+def _may_end_early(request: Request) -> bool:
+    """Return whether a running call looks at its `closing`: a program does, also one that an actor's method runs."""
+    if request.method.is_ours or request.gang is not None:
+        return _is_in_parts(request)
+    return not isinstance(request, StreamRequest)
 
 
 def _is_in_parts(request: Request) -> bool:

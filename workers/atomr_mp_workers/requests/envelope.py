@@ -650,7 +650,7 @@ class Envelope:
             _withdraw(request)
             if error.ends_worker:  # the request may be the cause, so it stays on the board as one that ran at the end
                 slot = OFF_BOARD
-            if not (error is request.closing and isinstance(error, errors.Cancelled)):  # an interruption is no failure
+            if request.closing is None or not isinstance(error, errors.Cancelled):  # an interruption is no failure
                 self._board.count(Counter.FAILED, request.items)
             if isinstance(error, errors.RequestError):
                 error.maybe_executed = not request.kept_out

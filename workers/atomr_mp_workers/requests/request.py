@@ -212,7 +212,8 @@ class Request(Run):
     alone = False
     """Whether it is a part that has to run while nothing else runs on any member."""
     closing: errors.AtomrError | None = None
-    """The error to end with after it has begun: for a stream at its next step, for a task at its `await`."""
+    """The error to end with after it has begun: for a stream at its next step, for a task at its `await`, and for all
+    before the next condition of a program that they run."""
 
     def __init__(self, peer: Peer, call: data.Call | data.StreamCall, method: Method, received_ns: int = 0) -> None:
         self.peer = peer
@@ -237,6 +238,10 @@ class Request(Run):
     def has_stepped(self) -> bool:
         """Whether it is a stream that has taken a step."""
         return False
+
+    def turn_deadline_ns(self, _begun_ns: int) -> int:
+        """Return the time by which it has to end; a stream has a time for each of its turns."""
+        return self.deadline_ns
 
     @property
     def requests(self) -> Sequence[Request]:
@@ -322,10 +327,12 @@ class TaskCell:
     Emptied when the request has ended.
     """
 
-    __slots__ = ("run",)
+    __slots__ = ("closing", "run")
 
     def __init__(self, run: Run) -> None:
         self.run: Run | None = run
+        self.closing: errors.AtomrError | None = None
+        """The error with which the request was ended early, once it has ended."""
 
 
 def passes(request: Request) -> bool:

@@ -24,7 +24,6 @@ from atomr_mp_workers.libraries.program.preparation import Preparation, Prepared
 from atomr_mp_workers.libraries.program.replay import GraphRuns, Recorder
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
-from atomr_mp_workers.requests.request import current_request
 
 KEPT_BYTES: Final = 2**20
 """Most bytes of a program's temporaries that are kept between runs: making them takes longer than a small step."""
@@ -79,7 +78,7 @@ class ProgramLibrary(Library):
         for number in plan.apart:
             layout, result = plan.temporaries[number], results.get(plan.first + number)
             temporaries[number] = result or store.buffers.allocate(holder, layout.dtype, layout.shape)
-        around = running.Surroundings(in_turns, self.stream.defers, endings.check_of(current_request()))
+        around = running.Surroundings(in_turns, self.stream.defers, endings.check_here())
         return running.started(plan, slots + temporaries, frame if keeps else None, around)
 
     def _frame(self, plan: Prepared, holder: Holder) -> list[DeviceArray]:

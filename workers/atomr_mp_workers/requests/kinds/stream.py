@@ -171,9 +171,14 @@ class StreamRequest(Request):
             return True
         return self.place < 0 or now_ns >= until_ns or took_ns >= BEYOND_NS or not self.credit
 
-    def turn_deadline_ns(self, now_ns: int) -> int:
-        """Return the time by which a turn that begins now should have yielded a part."""
-        return self.deadline_ns if self.place < 0 else min(now_ns + self.between_ns, self.until_ns)
+    def turn_deadline_ns(self, begun_ns: int) -> int:
+        """Return the time by which a turn that begins then should have yielded a part.
+
+        A step over several streams may begin without room for a part of this one.
+        """
+        if self.place < 0:
+            return self.deadline_ns
+        return self.until_ns if self.method.steps is not None else min(begun_ns + self.between_ns, self.until_ns)
 
     def sent(self) -> list[Any]:
         """Return the parts that another incarnation has sent, once."""

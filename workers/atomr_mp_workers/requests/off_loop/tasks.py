@@ -142,6 +142,7 @@ class _RequestTask:
             if goes_on:
                 self._next_turn = asyncio.get_running_loop().create_future()
             else:
+                self._cell.closing = request.closing
                 self._cell.run = None  # tasks that the method has left behind work for no request
             self._give(request, ended=not goes_on)
             if goes_on:
@@ -220,9 +221,7 @@ class _RequestTask:
     def _limit(self) -> asyncio.TimerHandle:
         """Return the timer that interrupts the request at its deadline."""
         request, now_ns = self._request, time.monotonic_ns()
-        until_ns = request.deadline_ns
-        if isinstance(request, StreamRequest):
-            until_ns = request.turn_deadline_ns(now_ns)
+        until_ns = request.turn_deadline_ns(now_ns)
 
         def end() -> None:
             if request.closing is None:
