@@ -209,7 +209,7 @@ class Supervisor:
         files.start()
         self._housekeep()
         self._recycler.start()
-        Watchdog(self._loop, self.devices).start()
+        Watchdog(self._loop, self.devices, self._sessions.client_of).start()
         self._health.start()
         if self._notifier.watchdog_s:
             self._feed_watchdog()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from atomr_mp import errors
 from atomr_mp.protocol import own_device, token
-from atomr_mp.protocol.board import BoardWriter
+from atomr_mp.protocol.board import WORKED, BoardWriter
 from atomr_mp.protocol.exceptions import describe, missing_module, traceback_of, trusted
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.library_names import LIBRARIES
@@ -31,6 +31,7 @@ from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.actor_libraries import InProcessLibraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.libraries.world.programs import WorldProgramMethod
+from atomr_mp_workers.loaded_method import LoadedMethod
 from atomr_mp_workers.loading import LoadedActor, Loader, max_running_of, take_into_world, threads_of
 from atomr_mp_workers.memory.actor_memory import ActorMemory
 from atomr_mp_workers.memory.resident.blobs import ResidentBlobs
@@ -150,7 +151,7 @@ def build(
     own_device.here = OwnCalls(start.epoch, start.device, start.generation, rooms.runners)
     actors = rooms.make_actors(start.actors, loader, context_of)
     residents.close()
-    methods = {method.name: method for actor in actors for method in actor.methods}
+    methods = _numbered(actors)
     limits = HangLimits(execution.hang_timeout_s, _places(rooms.runners), _loops(actors, rooms.event_loops))
     libraries = Libraries(library_context)
     faults = OwnFaults(board, lambda reason: channel.send(control.Unsound(reason)))
@@ -418,6 +419,14 @@ def _set_up(actor: LoadedActor, setup: Callable[[], object], device: WorkerDevic
 def _file_of(actor: LoadedActor) -> str | None:
     """Return the file that an actor's class is in."""
     return getattr(sys.modules.get(type(actor.instance).__module__), "__file__", None)
+
+
+def _numbered(actors: Sequence[LoadedActor]) -> dict[str, LoadedMethod]:
+    """Return the methods of actors by name, each with its number on the board."""
+    methods = {method.name: method for actor in actors for method in actor.methods}
+    for number, method in enumerate(methods.values(), WORKED + 1):
+        method.number = number
+    return methods
 
 
 def _places(runners: Mapping[str, ActorRunner]) -> dict[str, tuple[int, int]]:

@@ -134,6 +134,10 @@ NAME_WORDS: Final = 6
 """Words of a method's name, in ASCII with zeros behind it."""
 
 WORK_WORDS: Final = NAME_WORDS + 4
+MOST_NUMBERED: Final = 1023
+"""Largest number of a method. Libraries' methods are numbered by their place among those with figures of their work,
+from 1 on; actors' methods, in their order, from `WORKED` + 1 on."""
+
 STREAM_SLOTS: Final = 1024
 FIRST_STREAM: Final = FIRST_WORK + WORK_WORDS * WORKED
 PLACE_BITS: Final = 2**14 - 1
@@ -182,8 +186,8 @@ class PlaceKind(IntEnum):
 class Watched(NamedTuple):
     """Facts of a running request, to judge whether it hangs; one word of its entry.
 
-    Its bits, from the lowest: 12 of the number, 2 of the kind, `from_deadline`, `waits`, 8 of the width less one, and
-    the limit in milliseconds.
+    Its bits, from the lowest: 12 of the number, 2 of the kind, `from_deadline`, `waits`, 8 of the width less one, 10 of
+    the method, 2 of a scale, and 28 of the limit: in milliseconds, times 256 for each unit of the scale.
     """
 
     limit_ns: int = 0
@@ -197,6 +201,8 @@ class Watched(NamedTuple):
     """Whether it waits for other requests. On an event loop: whether it was not asked to end."""
     width: int = 1
     """How many requests run at a time in its place; later ones wait there."""
+    method: int = 0
+    """Number of its method, see `BoardReader.method_of`; 0 if it has none."""
 
     @property
     def place(self) -> tuple[PlaceKind, int]:
@@ -215,15 +221,20 @@ class Watched(NamedTuple):
     def pack(self) -> int:
         """Return the word."""
         flags = self.from_deadline << 14 | self.waits << 15
-        limit = min(self.limit_ns // 1_000_000, 2**40 - 1) << 24 | (self.width - 1) % 2**8 << 16
-        return limit | flags | self.kind << 12 | self.number % 2**12
+        limit, scale = min(self.limit_ns // 1_000_000, 2**40 - 1), 0
+        while limit >= 2**28:
+            limit, scale = -(-limit // 256), scale + 1
+        method = self.method if self.method <= MOST_NUMBERED else 0
+        high = limit << 36 | scale << 34 | method << 24 | (self.width - 1) % 2**8 << 16
+        return high | flags | self.kind << 12 | self.number % 2**12
 
     @classmethod
     def unpack(cls, word: int) -> Watched:
         """Return the content of a word; every word has a meaning."""
         kind = PlaceKind(word >> 12 & 3)
         flags = bool(word >> 14 & 1), kind, word % 2**12, bool(word >> 15 & 1)
-        return cls((word >> 24) * 1_000_000, *flags, (word >> 16) % 2**8 + 1)
+        limit_ns = (word >> 36) * 256 ** (word >> 34 & 3) * 1_000_000
+        return cls(limit_ns, *flags, (word >> 16) % 2**8 + 1, word >> 24 & MOST_NUMBERED)
 
 
 def stream_bit(number: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import compress
 from typing import Final
 
@@ -235,6 +236,19 @@ class BoardReader:
             return None
         at = FIRST_PLANS + library * PLAN_WORDS
         return PlanCounts(*self._words[at : at + PLAN_WORDS])
+
+    def method_of(self, entry: Entry, actors: Sequence[str]) -> str:
+        """Return the name of a request's method, "" if that is not known.
+
+        Args:
+            entry: The request.
+            actors: The names of the methods of the worker's actors, in their order.
+        """
+        number = Watched.unpack(entry.watched).method
+        if number > WORKED:
+            return actors[number - WORKED - 1] if number - WORKED <= len(actors) else ""
+        at = FIRST_WORK + (number - 1) * WORK_WORDS
+        return name_in(self._words[at : at + NAME_WORDS].tolist()) if number else ""
 
     def work(self) -> dict[str, WorkCounts]:
         """Return the figures of libraries' methods by name, of those that have any."""

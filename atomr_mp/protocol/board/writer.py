@@ -297,6 +297,11 @@ class BoardWriter:
         at = FIRST_PLANS + library * PLAN_WORDS
         return cast("MutableSequence[int]", self._words[at : at + PLAN_WORDS])
 
+    @property
+    def worked(self) -> int:
+        """How many methods of libraries have figures: the number of the last of them."""
+        return self._worked
+
     def work(self, method: str) -> MutableSequence[int]:
         """Write the name of a library's method, once; return the words of its `WorkCounts`, in their order.
 

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from atomr_mp import errors
@@ -20,6 +20,7 @@ from atomr_mp.protocol.codec import clip
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.stacks import CallSite, HangReport, diagnose
 from atomr_mp.supervision.watchdog import LOOK_NS, HangWatch, Thread, able_ns
+from atomr_mp.supervisor.device.death import HungRequest
 from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.processes.incarnation import Incarnation
@@ -51,11 +52,12 @@ class Watchdog:
     Args:
         loop: The supervisor's loop.
         devices: The pool's devices.
+        client_of: Returns words for the client of a session.
     """
 
-    def __init__(self, loop: Loop, devices: Sequence[SupervisedDevice]) -> None:
+    def __init__(self, loop: Loop, devices: Sequence[SupervisedDevice], client_of: Callable[[int], str]) -> None:
         self._loop = loop
-        self._watchers = [_DeviceWatch(loop, device) for device in devices]
+        self._watchers = [_DeviceWatch(loop, device, client_of) for device in devices]
 
     def start(self) -> None:
         """Look from now on."""
@@ -70,9 +72,10 @@ class Watchdog:
 class _DeviceWatch:
     """Watches the workers of one device, one after the other."""
 
-    def __init__(self, loop: Loop, device: SupervisedDevice) -> None:
+    def __init__(self, loop: Loop, device: SupervisedDevice, client_of: Callable[[int], str]) -> None:
         self._loop = loop
         self._device = device
+        self._client_of: Final = client_of
         self._worker: Incarnation | None = None
         self._watch = HangWatch()
         self._looked_ns = 0
@@ -152,8 +155,9 @@ class _DeviceWatch:
                 watched = Watched.unpack(entry.watched)
                 unfinished = board.surveyed_ns >= asked_ns and bool(board.unfinished & watched.device_bits)
                 hang = diagnose(text, watched.kind, answers=answers, unfinished=unfinished)
-                fault = _fault(worker, entry, watched, hang)
-                self._device.deaths.hung(worker, fault, text)
+                method = board.method_of(entry, worker.methods)
+                fault = _fault(worker, entry, watched, hang, method)
+                self._device.deaths.hung(worker, fault, HungRequest(method, self._client_of(entry.session), text))
         finally:
             board.release()
 
@@ -163,16 +167,17 @@ def _signal(worker: Incarnation, number: int) -> None:
         signal.pidfd_send_signal(worker.process.pidfd, number)
 
 
-def _fault(worker: Incarnation, entry: Entry, watched: Watched, hang: HangReport) -> errors.WorkerHung:
+def _fault(worker: Incarnation, entry: Entry, watched: Watched, hang: HangReport, method: str) -> errors.WorkerHung:
     ran_s = (time.monotonic_ns() - entry.started_ns) / 1e9
     at = "".join(
         f", in {frame.function} ({frame.file}:{frame.line})"
         for frame in dict.fromkeys((hang.method, hang.at))
         if frame is not None
     )
+    what = f"a request of {method}" if method else "a request"
     limit = f"{watched.limit_ns / 1e9:g} s" + (" beyond its deadline" if watched.from_deadline else "")
     return errors.WorkerHung(
-        f"device {worker.device}'s worker (generation {worker.generation}) hung {_IN[hang.where]}{at}: a request had "
+        f"device {worker.device}'s worker (generation {worker.generation}) hung {_IN[hang.where]}{at}: {what} had "
         f"been running for {ran_s:.1f} s, and without progress for longer than {limit} "
         f"(hang_timeout_s)",
         device=worker.device,

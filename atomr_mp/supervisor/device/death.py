@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.process.files.logs import RotatedOutput
@@ -49,6 +50,17 @@ from atomr_mp.supervisor.device.roles import Roles
 from atomr_mp.supervisor.device.takeover import Takeover
 from atomr_mp.supervisor.processes.device_log import DeviceLog
 from atomr_mp.supervisor.processes.incarnation import Incarnation
+
+
+class HungRequest(NamedTuple):
+    """What logs tell of a request that made no progress."""
+
+    method: str
+    """The name of its method, empty if that is not known."""
+    client: str
+    """Words for its client."""
+    stacks: str
+    """The stacks of all threads of its process."""
 
 
 class Deaths:
@@ -123,16 +135,16 @@ class Deaths:
         else:  # at once, since a failed standby must not be promoted
             worker.kill()
 
-    def hung(self, worker: Incarnation, fault: errors.WorkerHung, stacks: str) -> None:
+    def hung(self, worker: Incarnation, fault: errors.WorkerHung, request: HungRequest) -> None:
         """Act on a process that makes no progress; do nothing if it has stopped taking calls.
 
         Args:
             worker: The process.
             fault: The error of the requests on it.
-            stacks: Of all its threads, for the logs.
+            request: The request that made none, for the logs.
         """
         hung_ns = time.monotonic_ns()
-        self._life.take(lambda: self._on_hung(worker, fault, stacks, hung_ns))
+        self._life.take(lambda: self._on_hung(worker, fault, request, hung_ns))
 
     def damaged(self, worker: Incarnation, why: str) -> None:
         """Act on a process that has written over its own board; do nothing if it has stopped taking calls.
@@ -200,11 +212,12 @@ class Deaths:
             event = LifecycleEvent.FAULT
         life.step(event)
 
-    def _on_hung(self, worker: Incarnation, fault: errors.WorkerHung, stacks: str, hung_ns: int) -> None:
+    def _on_hung(self, worker: Incarnation, fault: errors.WorkerHung, request: HungRequest, hung_ns: int) -> None:
         if worker is self._roles.active and self._life.state is State.READY:
             worker.parting.hung(fault, hung_ns)
-            self._output.add(f"--- {self._log.title} generation {worker.generation} hung\n{stacks}")
-            self._log.note("hung", fault.message, code=fault.code, pid=worker.pid, where=fault.where, stacks=stacks)
+            self._output.add(f"--- {self._log.title} generation {worker.generation} hung\n{request.stacks}")
+            text = f"{fault.message}; the request is that of {request.client}"
+            self._log.note("hung", text, code=fault.code, pid=worker.pid, where=fault.where, **request._asdict())
             self._life.step(LifecycleEvent.HUNG)
 
     def _on_damaged(self, worker: Incarnation, why: str) -> None:

@@ -196,6 +196,11 @@ class Incarnation:
         return self._actors
 
     @property
+    def methods(self) -> list[str]:
+        """The names of its actors' methods, in the order in which it numbers them."""
+        return [f"{actor.name}.{method.name}" for actor in self._actors for method in actor.methods]
+
+    @property
     def admitted(self) -> AbstractSet[int]:
         """Sessions that it has acknowledged, and that may call it."""
         return self._admitted

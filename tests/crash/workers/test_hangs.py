@@ -68,6 +68,7 @@ def test_what_hangs_is_told_so_and_the_device_comes_back(ledger: Ledger, way: st
             assert error.was_running
             assert f"in {function}\n" in error.stack
             assert "hanging.py" in error.message
+            assert f": a request of Hanging.{way} had been running for " in error.message
             for reply in waiting:
                 beside = reply.exception()
                 assert type(beside) is errors.WorkerHung
@@ -83,6 +84,9 @@ def test_what_hangs_is_told_so_and_the_device_comes_back(ledger: Ledger, way: st
         assert f"in {function}\n" in told["stacks"]
         assert f"in {function}\n" in (pool.run_dir / "device-0.log").read_text()
         assert told["code"] == "worker_hung"
+        assert told["method"] == f"Hanging.{way}"
+        assert told["client"] in told["text"]
+        assert f"(pid {os.getpid()})" in told["client"]
         assert not events(pool, "fault")
         assert settled(lambda: bool(events(pool, "end")))  # of one that a standby has replaced, it comes later
         (ended,) = events(pool, "end")
@@ -106,6 +110,26 @@ def test_what_the_device_has_not_done_is_told_from_other_c_code(
         error = hung.exception()
         assert type(error) is errors.WorkerHung
         assert error.where == where
+
+
+def test_a_request_of_a_library_that_hangs_is_named(ledger: Ledger) -> None:
+    """Also to those who have not called it."""
+    with (
+        ledger.start(hang_timeout_s=1.0, faults=[]) as pool,
+        testing.inject(pool, at="enqueue", fault=Hang(gil=True), of="elementwise.negative") as injected,
+        atomr_mp.connect(run_dir=pool.run_dir) as other,
+    ):
+        x = pool.device(0).zeros((2,))
+        pool.device(0).elementwise.add(x, x).result()
+        assert other.call("Probe.note", "before").result() == "before"  # it is let in, and calls this incarnation
+        hung = pool.device(0).elementwise.negative(x, deadline_s=0.1)
+        injected.wait()
+        beside = other.call("Probe.note", "x").exception()
+        assert isinstance(hung.exception(), errors.DeadlineExceeded | errors.WorkerHung)
+        assert type(beside) is errors.WorkerHung
+        assert ": a request of elementwise.negative had been running for " in beside.message
+        (told,) = events(pool, "hung")
+        assert told["method"] == "elementwise.negative"
 
 
 def test_answers_that_came_before_the_verdict_stand(ledger: Ledger) -> None:

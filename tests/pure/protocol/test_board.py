@@ -13,6 +13,7 @@ from atomr_mp.protocol.board import (
     BOARD_BYTES,
     OFF_BOARD,
     STACK_AT,
+    WORKED,
     BoardReader,
     BoardWriter,
     Counter,
@@ -359,12 +360,13 @@ def test_gauges_show_what_was_written_last() -> None:
 @given(
     st.builds(
         Watched,
-        limit_ns=st.integers(0, 2**40 - 1).map(lambda limit_ms: limit_ms * 1_000_000),
+        limit_ns=st.integers(0, 2**28 - 1).map(lambda limit_ms: limit_ms * 1_000_000),
         from_deadline=st.booleans(),
         kind=st.sampled_from(PlaceKind),
         number=st.integers(0, 2**12 - 1),
         waits=st.booleans(),
         width=st.integers(1, 2**8),
+        method=st.integers(0, 1023),
     )
 )
 def test_how_a_request_is_watched_survives_its_word(watched: Watched) -> None:
@@ -377,6 +379,31 @@ def test_how_a_request_is_watched_survives_its_word(watched: Watched) -> None:
     assert reader.look()[1] == {watched.place: 9}
     writer.watch(other, 0)
     assert reader.look()[0] == [Entry(1, 2, 5, 50, 0)]
+
+
+@given(st.integers(2**28 - 1, 2**40 - 1))
+def test_a_limit_of_days_is_kept_as_well_as_anybody_can_tell(limit_ms: int) -> None:
+    """It is not shortened, and the other facts of its word stay."""
+    watched = Watched(limit_ms * 1_000_000, number=2**12 - 1, width=2**8, method=1023)
+    kept = Watched.unpack(watched.pack())
+    assert kept._replace(limit_ns=0) == watched._replace(limit_ns=0)
+    assert limit_ms <= kept.limit_ns // 1_000_000 <= limit_ms * (1 + 2**-19)
+
+
+def test_a_request_tells_its_method() -> None:
+    """Of a library, of an actor, or none that has a number; whatever a worker has written there."""
+    memory = memoryview(bytearray(BOARD_BYTES))
+    writer, reader = BoardWriter(memory), BoardReader(memory)
+    for name in ("blas.gemm", "dnn.conv"):
+        writer.work(name)
+    assert writer.worked == 2
+
+    def told(number: int) -> str:
+        entry = Entry(1, 1, 5, 50, 0, Watched(method=number).pack())
+        return reader.method_of(entry, ["A.first", "A.second"])
+
+    names = {1: "blas.gemm", 2: "dnn.conv", WORKED + 1: "A.first", WORKED + 2: "A.second"}
+    assert {number: told(number) for number in range(2000) if told(number)} == names
 
 
 @given(st.integers(0, 2**64 - 1))

@@ -759,7 +759,9 @@ class Envelope:
             raise errors.InvalidRequest(f"there is no request {name!r}; this pool's requests are: {known}")
         self._methods[name] = method
         self._found.append(name)
+        before = self._board.worked
         method.work_count = WorkCount(self._board.work(name))
+        method.number = self._board.worked if self._board.worked > before else 0
         method.watched, method.meaning = self._watched(method), self._device.explain
         return method
 

@@ -66,6 +66,8 @@ class Method(ABC):
     """The stream that it runs on, if it belongs to a library."""
     hang_timeout_s: float | None = None
     """How long it may run before it counts as hung; None if its actor sets no limit."""
+    number = 0
+    """Its number on the board, see `Watched.method`."""
     watched = 0
     """The board's word for its requests, see `hang_limits`."""
     items: Callable[[bytes, Sequence[memoryview]], list[tuple[Any, ...]]] | None = None

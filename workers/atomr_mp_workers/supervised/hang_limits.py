@@ -46,4 +46,5 @@ class HangLimits:
             number, width = self._threads.get(method.name) or (_FIRST_MADE + (method.world or 0) % _FIRST_MADE, 1)
         elif method.stream is not None:
             kind, number = PlaceKind.STREAM, method.stream.number
-        return Watched(limit_ns, own_s is None, kind, number, waits=method.is_async, width=width).pack()
+        watched = Watched(limit_ns, own_s is None, kind, number, method.is_async, width, method.number)
+        return watched.pack()
