@@ -130,10 +130,14 @@ class RecordedRequest(CodeTime):
     def __init__(self, record: Begun, flops: int, nbytes: int, begun_ns: int) -> None:
         super().__init__(begun_ns)
         self.place, self.number, self.started_ns = record.place, record.number, record.started_ns
-        self.declared: Final = (0, 0) if begun_ns else (flops, nbytes)
-        """What the request itself declares; nothing if a part of it was over before its time was taken."""
+        self._is_whole: Final = not begun_ns
         self.flops, self.nbytes = flops, nbytes
         self.batch: SharedRun | None = None
+
+    @property
+    def declared(self) -> tuple[int, int]:
+        """What it and its steps declare; nothing if a part of it was over before its time was taken."""
+        return (self.flops, self.nbytes) if self._is_whole else (0, 0)
 
     def add(self, flops: int, nbytes: int) -> None:
         """Add what a step of it declares. The thread that runs it."""

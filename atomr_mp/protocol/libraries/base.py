@@ -93,6 +93,8 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     """What is left to do if it `is_idle`. None if it never is, and its actor copes with sizes and factors of 0."""
     work: ClassVar[str | ByParameter] = "0"
     """The number of arithmetic operations, as is usual to count them, in the form that `shapes.evaluated` takes."""
+    counts: ClassVar[bool] = False
+    """Whether its time counts among the work of libraries also where it declares none: it runs what users have made."""
     undefined: ClassVar[str] = ""
     """The data that make it fail with `NumericalError`, with undefined outputs. Empty if none do."""
 

@@ -267,6 +267,7 @@ class KernelLaunch(LibraryRequest, frozen=True):
 
     name: ClassVar = "launch"
     moves: ClassVar = False  # how much of the arrays its kernel reads and writes is not known
+    counts: ClassVar = True
     rules: ClassVar = (_fills_its_parameters, _has_true_maps, _has_room)
     kernel: KernelOf
     inputs: Annotated[list[Operand], reads("*_", dtype="_"), Meta(max_length=MAX_PARAMETERS)]

@@ -83,6 +83,7 @@ class RunProgram(LibraryRequest, frozen=True):
     name: ClassVar = "run"
     captured: ClassVar = False
     moves: ClassVar = False
+    counts: ClassVar = True
     program: Annotated[bytes, Meta(max_length=MAX_BYTES)]
     """The definition, as msgpack; empty if the worker has it already, and `digest` and `place` name it."""
     inputs: Annotated[list[Any], Meta(max_length=MAX_SLOTS)]

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextvars
 import gc
 import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -13,13 +15,14 @@ from atomr_mp import errors
 from atomr_mp.protocol.board import GraphCounts
 from atomr_mp.protocol.libraries import sparse
 from atomr_mp.protocol.libraries.rng import Choice
+from atomr_mp.protocol.messages import data
 from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.libraries.program.base import ProgramLibrary
 from atomr_mp_workers.libraries.program.graphs import ATTEMPTS, COPIED_BYTES, KEPT, SEEN, GraphTable, Refusal, Way
 from atomr_mp_workers.libraries.program.running import judged
 from atomr_mp_workers.libraries.rng.host import Implementation as HostRng
 from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.requests.request import Later
+from atomr_mp_workers.requests.request import Later, Request, TaskCell, in_task
 from tests.actor_libraries import libraries_on
 from tests.cases.sparse_cases import Named, of_mask, pattern_of
 
@@ -223,6 +226,23 @@ def test_a_structure_at_the_address_of_another_is_not_taken_for_it(programs: Pro
         for _ in range(3):
             assert p.run(x=x).array.tolist() == (mask @ x).tolist()
     assert programs.counts == GraphCounts(captured=2, replayed=4)
+
+
+def test_in_a_trace_a_launch_counts_what_its_steps_declare(programs: Programs) -> None:
+    """As much as a run step by step does."""
+    x, counted = np.ones((2, N)), list[tuple[int, int]]()
+    with programs.libraries.program() as p:
+        given = p.input("given", (2, N), "float64")
+        p.returns(p.elementwise.add(given, given))
+    call = data.Call(1, "program.run", 2**62, 0, b"")
+    for _ in range(3):
+        request = Request(cast("Any", None), call, cast("Any", SimpleNamespace(in_parts=None)))
+        request.recorded = cast("Any", SimpleNamespace(add=lambda flops, nbytes: counted.append((flops, nbytes))))
+        run = contextvars.copy_context()
+        run.run(in_task.set, TaskCell(request))
+        run.run(p.run, given=x)
+    assert counted == [(2 * N, 3 * 8 * 2 * N)] * 3
+    assert programs.counts == GraphCounts(captured=1, replayed=2)
 
 
 def test_large_arrays_are_not_copied(programs: Programs) -> None:

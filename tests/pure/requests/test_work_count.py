@@ -156,9 +156,18 @@ def test_a_device_that_works_by_itself_is_timed_by_traces_alone() -> None:
         )
         recorder.begin(request, begun_ns)
         assert isinstance(request.recorded, RecordedRequest)
-        request.recorded.add(10**9, 10**9)  # what a program's steps declare is theirs
+        request.recorded.add(10**9, 10**9)  # a run of a program has done what its steps declare
         recorder.end(request, request.recorded, error, 10**6)
-    assert BoardReader(view).work() == {"blas.gemm": WorkCounts(2, 47, 1200, 160)}
+    assert BoardReader(view).work() == {"blas.gemm": WorkCounts(2, 47, 2 * (10**9 + 600), 2 * (10**9 + 80))}
+
+
+def test_of_what_users_have_made_the_time_counts_alone() -> None:
+    """Where it declares no work; of other requests that says nothing, and they stay out."""
+    view = memoryview(bytearray(BOARD_BYTES))
+    writer = BoardWriter(view)
+    for name, always in (("kernels.launch", True), ("memory.empty", False)):
+        WorkCount(writer.work(name), always=always).add(5, 0, 0)
+    assert BoardReader(view).work() == {"kernels.launch": WorkCounts(1, 5)}
 
 
 def test_sums_begin_anew_before_one_gets_too_large() -> None:

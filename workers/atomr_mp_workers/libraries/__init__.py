@@ -124,7 +124,9 @@ class Libraries:
         request = requests_of(library.name)[name]
         decoder: values.Decoder[LibraryRequest] = values.Decoder(request, request.hook(), writable=False)
         arrival = arrival_of(f"{library.name}.{name}", context.store)
-        return LibraryMethod(name, library, decoder, context, arrival, self._elsewhere)
+        method = LibraryMethod(name, library, decoder, context, arrival, self._elsewhere)
+        method.counts = request.counts
+        return method
 
 
 def requests_on(library: str, backend: str) -> dict[str, type[LibraryRequest]]:

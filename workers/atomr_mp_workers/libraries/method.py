@@ -25,7 +25,7 @@ from atomr_mp_workers.libraries.weights import check_extents, weight
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.method import Method, Resolve
-from atomr_mp_workers.requests.request import Elsewhere, Later, Next, current_request
+from atomr_mp_workers.requests.request import Elsewhere, Later, Next, Request, current_request
 
 KNOWN_BYTES: Final = 1024
 """Largest message that is remembered, in bytes."""
@@ -62,6 +62,15 @@ class Known(NamedTuple):
     """Its operations and its bytes, once they have been asked for."""
     weight: list[int]
     """Its weight, likewise."""
+
+
+class CountedRun(NamedTuple):
+    """A request whose work is counted."""
+
+    request: LibraryRequest
+    known: Known
+    of: Request | None
+    """It as the worker has received it, None if it runs nowhere; it counts the steps of a program."""
 
 
 class LibraryMethod(Method):
@@ -392,30 +401,33 @@ class LibraryMethod(Method):
         """Do a request as `_call` does, and count its work, on a device that works as it is called."""
         begun_ns = time.monotonic_ns()
         result = self._call(request, known, plan)
-        return self._counted(result, request, known, time.monotonic_ns() - begun_ns)
+        counted = CountedRun(request, known, current_request())
+        return self._counted(result, counted, time.monotonic_ns() - begun_ns)
 
-    def _counted(self, result: Any, request: LibraryRequest, known: Known, took_ns: int) -> Any:
+    def _counted(self, result: Any, run: CountedRun, took_ns: int) -> Any:
         """Return a result of a method, and count the work once it is there.
 
         Args:
             result: What the method has returned.
-            request: The request.
-            known: The facts that are known of it.
+            run: The request.
             took_ns: How long the device has worked for it so far.
         """
         if type(result) is Later:
-            return Later(lambda: self._go_on(result.read, request, known, took_ns))
+            return Later(lambda: self._go_on(result.read, run, took_ns))
         if type(result) is Next:
-            return dataclasses.replace(result, enqueue=lambda: self._go_on(result.enqueue, request, known, took_ns))
+            return dataclasses.replace(result, enqueue=lambda: self._go_on(result.enqueue, run, took_ns))
         if self.work_count is not None:
-            self.work_count.add(took_ns, *(known.work or self.work((request, known))))
+            flops, nbytes = run.known.work or self.work(run[:2])
+            if run.of is not None:
+                flops, nbytes = flops + run.of.step_flops, nbytes + run.of.step_bytes
+            self.work_count.add(took_ns, flops, nbytes)
         return result
 
-    def _go_on(self, part: Callable[[], Any], request: LibraryRequest, known: Known, took_ns: int) -> Any:
+    def _go_on(self, part: Callable[[], Any], run: CountedRun, took_ns: int) -> Any:
         """Do the next part of a request that has taken so long before; see `_counted`."""
         begun_ns = time.monotonic_ns()
         result = part()
-        return self._counted(result, request, known, took_ns + time.monotonic_ns() - begun_ns)
+        return self._counted(result, run, took_ns + time.monotonic_ns() - begun_ns)
 
     def _call(self, request: LibraryRequest, known: Known, plan: LibraryPlan | None = None) -> Any:
         """Do a request on the loop, without holding the loop up."""

@@ -760,7 +760,7 @@ class Envelope:
         self._methods[name] = method
         self._found.append(name)
         before = self._board.worked
-        method.work_count = WorkCount(self._board.work(name))
+        method.work_count = WorkCount(self._board.work(name), always=method.counts)
         method.number = self._board.worked if self._board.worked > before else 0
         method.watched, method.meaning = self._watched(method), self._device.explain
         return method

@@ -95,6 +95,8 @@ class Method(ABC):
     """Whether its requests need a plan, see `prepared`."""
     work_count: WorkCount | None = None
     """Counts what its requests have done; None if it belongs to no library."""
+    counts = False
+    """Whether its requests count there also where they declare no work."""
     allocates = False
     """Whether its requests may make buffers, see `room_for`."""
 

@@ -209,6 +209,10 @@ class Request(Run):
     """Whether it has begun while requests were observed, see `tracing`."""
     recorded: RecordedRequest | None = None
     """What the pool's trace keeps of it."""
+    step_flops = 0
+    """Operations that the steps of its program have declared so far."""
+    step_bytes = 0
+    """The same of bytes."""
     alone = False
     """Whether it is a part that has to run while nothing else runs on any member."""
     closing: errors.AtomrError | None = None
@@ -238,6 +242,13 @@ class Request(Run):
     def has_stepped(self) -> bool:
         """Whether it is a stream that has taken a step."""
         return False
+
+    def count_step(self, flops: int, nbytes: int) -> None:
+        """Count what a step of its program declares. The thread that runs it."""
+        self.step_flops += flops
+        self.step_bytes += nbytes
+        if self.recorded is not None:
+            self.recorded.add(flops, nbytes)
 
     def turn_deadline_ns(self, _begun_ns: int) -> int:
         """Return the time by which it has to end; a stream has a time for each of its turns."""

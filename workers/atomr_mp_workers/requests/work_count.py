@@ -15,22 +15,24 @@ class WorkCount:
 
     Args:
         words: The words of its `WorkCounts`.
+        always: Whether requests count that declare no work.
     """
 
-    def __init__(self, words: MutableSequence[int]) -> None:
+    def __init__(self, words: MutableSequence[int], *, always: bool = False) -> None:
         self._words: Final = words
+        self._always: Final = always
         self._lock: Final = threading.Lock()
         self._requests = self._ns = self._flops = self._moved_bytes = 0
 
     def add(self, ns: int, flops: int, moved_bytes: int) -> None:
-        """Count a request that has been executed; not if it declares no work.
+        """Count a request that has been executed; not if it declares no work, unless all count.
 
         Args:
             ns: Its execution time, in nanoseconds.
             flops: The operations that it declares.
             moved_bytes: The bytes that it declares.
         """
-        if not (flops or moved_bytes) or ns >= MOST or flops >= MOST or moved_bytes >= MOST:
+        if not (flops or moved_bytes or self._always) or ns >= MOST or flops >= MOST or moved_bytes >= MOST:
             return
         words = self._words
         with self._lock:

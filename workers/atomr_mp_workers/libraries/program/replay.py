@@ -22,7 +22,7 @@ from atomr_mp_workers.libraries.program import running
 from atomr_mp_workers.libraries.program.graphs import COPIED_BYTES, Refusal, Way
 from atomr_mp_workers.libraries.program.preparation import Prepared
 from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.requests.request import Later
+from atomr_mp_workers.requests.request import Later, current_request
 
 
 class Plain(Protocol):
@@ -156,6 +156,10 @@ class GraphRuns:
     def _launch(self, plan: Prepared, graph: Graph, given: Sequence[Any], results: dict[int, DeviceArray]) -> Any:
         graph.launch(self._context.device.copy, given, results)
         count(self._context.graphs, REPLAYED)
+        request = current_request()
+        if request is not None and request.recorded is not None:  # else nobody knows the time that they take
+            for step in plan.steps:
+                request.count_step(*running.work_of(step))
         result = running.answer(plan, results.__getitem__)
         if not graph.laters:
             return result

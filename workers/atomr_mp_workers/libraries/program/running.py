@@ -125,21 +125,28 @@ def _running(
 
 
 def _done(step: PreparedStep, slots: list[DeviceArray]) -> Generator[bool, None, Any]:
-    """Do a step, and record it if the pool is traced; yield when it has to wait. Returns its result."""
+    """Do a step, count its work, and record it if the pool is traced; yield when it has to wait. Returns its result."""
     recorder, began_ns = timeline.recorder, time.monotonic_ns()
     result = step.run(step.actual(slots))
     while type(result) is Next:
         yield True
         result = result.enqueue()
+    request = current_request()
+    if recorder is None and request is None:
+        return result
+    flops, nbytes = work_of(step)
     if recorder is not None:
-        if not step.work:
-            step.work[:] = declared_work(step.request)
-        flops, nbytes = step.work
-        request = current_request()
         recorder.span(SpanKind.STEP, step.name, began_ns, nbytes, request, flops, step.request.launched)
-        if request is not None and request.recorded is not None:
-            request.recorded.add(flops, nbytes)
+    if request is not None:
+        request.count_step(flops, nbytes)
     return result
+
+
+def work_of(step: PreparedStep) -> tuple[int, int]:
+    """Return the operations and bytes that a step declares."""
+    if not step.work:
+        step.work[:] = declared_work(step.request)
+    return step.work[0], step.work[1]
 
 
 class _EndedError(Exception):
