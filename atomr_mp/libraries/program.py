@@ -24,6 +24,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.libraries.base import lengths
+from atomr_mp.libraries.kernel_module import explain
 from atomr_mp.libraries.program_blocks import Else, If, While
 from atomr_mp.libraries.recording import ProgramArray, RecordedBlock, Recording
 from atomr_mp.protocol import dtypes, values
@@ -242,10 +243,15 @@ class Program:
         ]
         request = msgspec.structs.replace(self._recorded, inputs=given)
         try:
-            return self._device.request("program", request, deadline_s)
+            reply: Reply = self._device.request("program", request, deadline_s)
         except errors.GpuRefStale as stale:
             self._name_module(stale)
             raise
+        kernels = [step.kernel.title for _, step in self._recording.steps if isinstance(step, KernelLaunch)]
+        if kernels and self._operand is None:
+            title = " or ".join(dict.fromkeys(kernels))
+            reply.explain = lambda error: explain(error, title, 0, None)
+        return reply
 
     def _name_module(self, stale: errors.GpuRefStale) -> None:
         """Name the kernel whose module is stale, if one is."""

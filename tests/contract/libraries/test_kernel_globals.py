@@ -120,6 +120,36 @@ def test_what_does_not_fit_is_told_at_once(device: atomr_mp.Device, module: Kern
         ask(module, device.zeros(6))
 
 
+def undefined(device: atomr_mp.Device) -> atomr_mp.GpuRef:
+    """Return six numbers that a run which was late has left undefined."""
+    ref = device.zeros(6, "float32")
+    with device.program() as late:
+        on = late.input("on", (), "int64")
+        with late.while_(on, most=2**40):
+            late.elementwise.maximum(on, on, on)
+            late.elementwise.add(ref, ref, ref)
+    assert isinstance(late.run(on=np.int64(1), deadline_s=0.1).exception(DEADLINE_S), errors.DeadlineExceeded)
+    return ref
+
+
+def test_a_program_names_the_global_that_a_failed_write_has_left_undefined(
+    device: atomr_mp.Device, module: KernelModule
+) -> None:
+    """As a launch does; the caller knows of no buffer that holds it."""
+    one = device.put(np.ones(1, np.float32))
+    with device.program() as p:
+        x = p.input("x", (1,), "float32")
+        p.kernels.launch(module["count"], x, 0, grid=1, block=1)
+        p.returns(p.elementwise.add(x, x))
+    failed = undefined(device)
+    write = module.write("table", failed)
+    with pytest.raises(errors.GpuRefUndefined, match=r"a global of the module of kernel count is undefined, since req"):
+        p.run(x=one).result(DEADLINE_S)
+    assert isinstance(write.exception(DEADLINE_S), errors.GpuRefUndefined)
+    module.write("table", np.zeros(6, np.float32)).result(DEADLINE_S)
+    assert p.run(x=one).result(DEADLINE_S).numpy().tolist() == [2.0]
+
+
 def test_the_worker_checks_them_too(device: atomr_mp.Device, module: KernelModule) -> None:
     """Whatever a client says of them; nothing is undefined by it."""
     ref, x = module._ref, device.zeros(6)
