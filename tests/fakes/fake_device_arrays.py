@@ -20,7 +20,7 @@ from tests.fakes.fake_arrays import FakeArray
 
 UFUNCS: Final = frozenset(
     [
-        *("absolute", "add", "bitwise_and", "bitwise_or", "divide", "equal", "exp", "expm1", "greater"),
+        *("absolute", "add", "floor_divide", "bitwise_and", "bitwise_or", "divide", "equal", "exp", "expm1", "greater"),
         *(
             "greater_equal",
             "invert",
@@ -116,6 +116,10 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):  # noqa: N801 - CuPy's name;
         """Return the largest elements."""
         assert axis != ()
         return type(self)(self._values.max(axis, out, keepdims=keepdims))
+
+    def argmax(self, axis: int) -> Self:
+        """Return where the first of the largest elements are."""
+        return type(self)(self._values.argmax(axis))
 
     def all(self) -> Self:
         """Return whether all are true, as an array."""

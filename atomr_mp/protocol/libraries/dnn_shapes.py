@@ -74,6 +74,41 @@ class Sweep(NamedTuple):
             else:
                 return
 
+    def spots(self, length: int, places: int) -> Iterator[tuple[int, slice, slice]]:
+        """Return for each place of the window its number, the elements of the image there, and those of the window.
+
+        Places where no element of it lies on the image are left out.
+        """
+        for place in range(places):
+            shift = place * self.stride - self.before
+            first = max(0, -(shift // self.dilation))
+            end = min(self.size, (length - 1 - shift) // self.dilation + 1)
+            if first < end:
+                begin, last = (shift + tap * self.dilation for tap in (first, end - 1))
+                yield place, slice(begin, last + 1, self.dilation), slice(first, end)
+
+
+def goes_by_places(sweeps: Sequence[Sweep], space: Sequence[int], places: Sequence[int]) -> bool:
+    """Return whether a window has fewer places than elements that may lie on the image."""
+    ways = zip(sweeps, space, places, strict=True)
+    return math.prod(places) < math.prod(min(sweep.size, count * length) for sweep, length, count in ways)
+
+
+def spots(
+    sweeps: Sequence[Sweep], space: Sequence[int], places: Sequence[int]
+) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]]:
+    """Return for each place of a window its index, the part of the image there, and the part of the window on it.
+
+    Args:
+        sweeps: The window's sweep along each dimension.
+        space: The image's lengths.
+        places: How many places the window has along each.
+    """
+    along = [list(sweep.spots(*lengths)) for sweep, *lengths in zip(sweeps, space, places, strict=True)]
+    for chosen in itertools.product(*along):
+        there, here, within = zip(*chosen, strict=True)
+        yield (..., *there), (..., *here), (..., *within)
+
 
 def taps(
     sweeps: Sequence[Sweep], space: Sequence[int], places: Sequence[int]

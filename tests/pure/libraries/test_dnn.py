@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -165,6 +166,45 @@ def test_a_window_s_elements_lie_where_the_definition_says(sweep: Sweep, length:
         if 0 <= (at := place * sweep.stride + tap * sweep.dilation - sweep.before) < length
     ]
     assert found == wanted
+    by_places = [
+        (tap, place, element)
+        for place, here, within in sweep.spots(length, places)
+        for tap, element in zip(range(sweep.size)[within], range(length)[here], strict=True)
+    ]
+    assert sorted(by_places) == wanted
+    assert [place for place, *_ in sweep.spots(length, places)] == sorted({place for _, place, _ in wanted})
+
+
+def test_a_long_window_with_few_places_is_gone_through_by_places() -> None:
+    """No object is made for each of its elements."""
+    length = 10**6
+    x, ones = FakeArray.of(np.full((1, 2, length), 0.1), "float32"), FakeArray.of(np.ones((1, 2, length)), "float32")
+    tracemalloc.start()
+    average, largest, product = (
+        done(request)
+        for request in (
+            DNN.avg_pool1d(x, length - 1, stride=1),
+            DNN.max_pool1d(x, length - 1, stride=1),
+            DNN.conv1d(x, ones, padding=(1, 0)),
+        )
+    )
+    y, dy = FakeArray.of(largest, "float32"), FakeArray.of(np.ones((1, 2, 2)), "float32")
+    by_largest, by_average = (
+        done(DNN.pool_backward(x, y, dy, kernel_size=length - 1, stride=1, mode=mode)) for mode in ("max", "avg")
+    )
+    out = FakeArray.of(product, "float32")
+    by_x = done(DNN.conv1d_input(ones, out, size=(length,), padding=(1, 0)))
+    by_weight = done(DNN.conv1d_weight(x, out, size=(length,), padding=(1, 0)))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_allclose(average, np.full((1, 2, 2), 0.1), rtol=1e-6)
+    np.testing.assert_array_equal(largest, np.full((1, 2, 2), np.float32(0.1)))
+    np.testing.assert_allclose(product, [[[0.2 * (length - 1), 0.2 * length]]], rtol=1e-3)
+    assert (by_largest[0, 0, :2].tolist(), by_largest.sum()) == ([1, 1], 4)
+    np.testing.assert_allclose(by_average[0, 0, 1:-1], 2 / (length - 1), rtol=1e-5)
+    np.testing.assert_allclose(by_x[0, 0, :-1], product.sum(), rtol=1e-3)
+    np.testing.assert_allclose(by_weight[0, 0, 1:], 0.1 * product.sum(), rtol=1e-3)
+    assert most < 12 * x.nbytes
 
 
 def test_what_lies_beyond_the_image_costs_nothing() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atomr_mp import errors
-from atomr_mp.protocol.libraries.dnn_shapes import Sweep, taps
+from atomr_mp.protocol.libraries.dnn_shapes import Sweep, goes_by_places, spots, taps
 from atomr_mp_workers.libraries.base import Library
 from atomr_mp_workers.libraries.dnn.activations import ACTIVATIONS, DERIVATIVES
 from atomr_mp_workers.libraries.dnn.numbers import full
@@ -58,8 +58,12 @@ class ArrayLibrary(Library):
 
     def maxima(self, x: Array, sweeps: Sequence[Sweep], shape: tuple[int, ...]) -> Array:
         """Return the largest elements of windows, in an array of a shape."""
-        found = full(shape, -math.inf, x.dtype, like=x)
-        for _, there, here in taps(sweeps, x.shape[2:], shape[2:]):
+        found, ways = full(shape, -math.inf, x.dtype, like=x), (sweeps, x.shape[2:], shape[2:])
+        if goes_by_places(*ways):
+            for at, here, _ in spots(*ways):
+                found[at] = x[here].max(tuple(range(2, x.ndim)))
+            return found
+        for _, there, here in taps(*ways):
             part = found[there]
             np.maximum(part, x[here], out=part)
         return found

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atomr_mp.protocol.libraries import dnn
-from atomr_mp.protocol.libraries.dnn_shapes import Sweep, sweeps_of, taps
+from atomr_mp.protocol.libraries.dnn_shapes import Sweep, goes_by_places, spots, sweeps_of, taps
 from atomr_mp_workers.libraries.base import array
 from atomr_mp_workers.libraries.dnn.base import ArrayLibrary, Product
 from atomr_mp_workers.libraries.dnn.numbers import along_channels, blend, store, wide
@@ -67,6 +67,10 @@ def correlate(
     n, k, space = len(x), len(weight), x.shape[2:]
     image, factors = _grouped(x, groups, 1), _grouped(weight, groups, 0)
     found = np.zeros((n, groups, k // groups, *places), x.dtype, like=x)
+    if goes_by_places(sweeps, space, places):
+        for at, here, within in spots(sweeps, space, places):
+            found[at] = product(_flat(factors[within], 2), _flat(image[here], 2)[..., None])[..., 0]
+        return found.reshape(n, k, *places)
     for index, there, here in taps(sweeps, space, places):
         part = found[there]
         part += product(factors[index], _flat(image[here], 3)).reshape(part.shape)
@@ -80,6 +84,12 @@ def scatter(
     n, channels, places = len(dy), weight.shape[1], dy.shape[2:]
     gradients, factors = _grouped(dy, groups, 1), _grouped(weight, groups, 0).swapaxes(1, 2)
     found = np.zeros((n, groups, channels, *space), dy.dtype, like=dy)
+    if goes_by_places(sweeps, space, places):
+        for at, here, within in spots(sweeps, space, places):
+            part = found[here]
+            matrices = _flat(factors.swapaxes(1, 2)[within], 2).swapaxes(1, 2)
+            part += product(matrices, gradients[at][..., None]).reshape(part.shape)
+        return found.reshape(n, groups * channels, *space)
     for index, there, here in taps(sweeps, space, places):
         part = found[here]
         part += product(factors[index], _flat(gradients[there], 3)).reshape(part.shape)
@@ -94,6 +104,12 @@ def collect(
     k, channels = dy.shape[1], x.shape[1] // groups
     image, gradients = (np.moveaxis(_grouped(each, groups, 1), 0, 2) for each in (x, dy))
     found = np.zeros((groups, k // groups, channels, *window), x.dtype, like=x)
+    if goes_by_places(sweeps, space, places):
+        for at, here, within in spots(sweeps, space, places):
+            part = found[within]
+            matrices = _flat(_grouped(x, groups, 1)[here], 2).swapaxes(0, 1)
+            part += product(gradients[at], matrices).reshape(part.shape)
+        return found.reshape(k, channels, *window)
     for index, there, here in taps(sweeps, space, places):
         found[index] = product(_flat(gradients[there], 2), _flat(image[here], 2).swapaxes(1, 2))
     return found.reshape(k, channels, *window)

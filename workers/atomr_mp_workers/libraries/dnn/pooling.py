@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atomr_mp.protocol.libraries import dnn
-from atomr_mp.protocol.libraries.dnn_shapes import Sweep, pooling, taps
+from atomr_mp.protocol.libraries.dnn_shapes import Sweep, goes_by_places, pooling, spots, taps
 from atomr_mp_workers.libraries.base import array
 from atomr_mp_workers.libraries.dnn.base import ArrayLibrary
 from atomr_mp_workers.libraries.dnn.numbers import blend, full, store, wide
@@ -53,36 +53,69 @@ class Windows(ArrayLibrary):
 
 
 def _averages(request: dnn.WindowPool, x: Array, shape: tuple[int, ...]) -> Array:
-    found, sweeps = np.zeros(shape, x.dtype, like=x), pooling(request)
-    for _, there, here in taps(sweeps, x.shape[2:], shape[2:]):
-        found[there] += x[here]
-    found /= _counts(request, sweeps, x, shape)
+    found, ways = np.zeros(shape, x.dtype, like=x), (pooling(request), x.shape[2:], shape[2:])
+    if goes_by_places(*ways):
+        for at, here, _ in spots(*ways):
+            found[at] = x[here].sum(tuple(range(2, x.ndim)))
+    else:
+        for _, there, here in taps(*ways):
+            found[there] += x[here]
+    found /= _counts(request, x, shape)
     return found
 
 
 def _by_pooled(request: dnn.WindowPoolBackward) -> Array:
-    x, y, dy, sweeps = wide(request.x), wide(request.y), wide(request.dy), pooling(request)
+    x, y, dy = wide(request.x), wide(request.y), wide(request.dy)
     found, left = np.zeros_like(x), full(y.shape, value=True, dtype=bool, like=y)
-    maximal = request.mode == "max"
-    shares = dy if maximal else dy / _counts(request, sweeps, x, y.shape)
-    for _, there, here in taps(sweeps, x.shape[2:], y.shape[2:]):
+    ways, maximal = (pooling(request), x.shape[2:], y.shape[2:]), request.mode == "max"
+    shares = dy if maximal else dy / _counts(request, x, y.shape)
+    if goes_by_places(*ways):
+        for at, here, _ in spots(*ways):
+            image, share = x[here], _spread(shares[at], x.ndim)
+            found[here] += np.where(_first(image, _spread(y[at], x.ndim)), share, 0) if maximal else share
+        return found
+    for _, there, here in taps(*ways):
         if not maximal:
             found[here] += shares[there]
             continue
-        image, maxima, free = x[here], y[there], left[there]
-        first = free & ((image == maxima) | (np.isnan(image) & np.isnan(maxima)))
+        free = left[there]
+        first = free & _equal(x[here], y[there])
         found[here] += np.where(first, shares[there], 0)
         free &= ~first
     return found
 
 
-def _counts(request: Any, sweeps: list[Sweep], x: Array, shape: tuple[int, ...]) -> Any:
+def _spread(values: Array, ndim: int) -> Array:
+    """Return numbers of an image's channels as they are broadcast to it."""
+    return values.reshape(*values.shape, *(1,) * (ndim - 2))
+
+
+def _equal(image: Array, maxima: Array) -> Array:
+    """Return whether elements are the maxima, of which a NaN is one."""
+    found: Array = (image == maxima) | (np.isnan(image) & np.isnan(maxima))
+    return found
+
+
+def _first(image: Array, maxima: Array) -> Array:
+    """Return for each channel of an image whether an element is the first that is its maximum."""
+    n, c, *lengths = image.shape
+    found = _equal(image, maxima).reshape(n, c, math.prod(lengths))
+    first: Array = found & (np.arange(found.shape[2], like=image) == found.argmax(2)[..., None])
+    return first.reshape(image.shape)
+
+
+def _counts(request: Any, x: Array, shape: tuple[int, ...]) -> Any:
     """Return how many elements an average divides by in each place."""
-    if request.count_include_pad:
-        return x.dtype.type(math.prod(sweep.size for sweep in sweeps))
-    found = np.zeros(shape[2:], x.dtype, like=x)
-    for _, there, _ in taps(sweeps, x.shape[2:], shape[2:]):
-        found[there] += 1
+    sweeps = pooling(request)
+    found = x.dtype.type(1)
+    for axis, sweep in enumerate(sweeps):
+        if request.count_include_pad:
+            found *= sweep.size
+            continue
+        shifts = np.arange(shape[2 + axis], like=x) * sweep.stride - sweep.before
+        first = np.maximum(-(shifts // sweep.dilation), 0)
+        end = np.minimum((x.shape[2 + axis] - 1 - shifts) // sweep.dilation + 1, sweep.size)
+        found = found * (end - first).astype(x.dtype).reshape(-1, *(1,) * (len(sweeps) - 1 - axis))
     return found
 
 
