@@ -91,7 +91,7 @@ def _spread(values: Array, ndim: int) -> Array:
 
 
 def _equal(image: Array, maxima: Array) -> Array:
-    """Return whether elements are the maxima, of which a NaN is one."""
+    """Return whether each element is its channel's maximum, which may be a NaN."""
     found: Array = (image == maxima) | (np.isnan(image) & np.isnan(maxima))
     return found
 
