@@ -158,6 +158,8 @@ def wholes(name: str, values: Sequence[SupportsIndex]) -> tuple[int, ...]:
         InvalidRequest: The value is not a sequence of whole numbers.
     """
     try:
+        if isinstance(values, str | bytes):
+            raise TypeError("a text is no sequence of numbers")
         return tuple(whole(name, value) for value in values)
     except TypeError as error:
         raise errors.InvalidRequest(f"{name} is {shown(values)}; it must be a sequence of whole numbers") from error

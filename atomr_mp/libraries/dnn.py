@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypedDict, Unpack
 
 from atomr_mp import errors
@@ -188,67 +188,67 @@ class Dnn(DnnRequests):
         self, x: Operand, kernel_size: Lengths, out: Operand | None = None, **options: Unpack[OfPooling]
     ) -> Reply:
         """Take maxima of windows over signals (n, c, length); see `pool`."""
-        return self.pool(_along(1, x=x), out, kernel_size=kernel_size, mode="max", **options)
+        return self.pool(_along(1, x=x), out, kernel_size=kernel_size, **_with(options, mode="max"))
 
     def max_pool2d(
         self, x: Operand, kernel_size: Lengths, out: Operand | None = None, **options: Unpack[OfPooling]
     ) -> Reply:
         """Take maxima of windows over images (n, c, height, width); see `pool`."""
-        return self.pool(_along(2, x=x), out, kernel_size=kernel_size, mode="max", **options)
+        return self.pool(_along(2, x=x), out, kernel_size=kernel_size, **_with(options, mode="max"))
 
     def max_pool3d(
         self, x: Operand, kernel_size: Lengths, out: Operand | None = None, **options: Unpack[OfPooling]
     ) -> Reply:
         """Take maxima of windows over volumes (n, c, depth, height, width); see `pool`."""
-        return self.pool(_along(3, x=x), out, kernel_size=kernel_size, mode="max", **options)
+        return self.pool(_along(3, x=x), out, kernel_size=kernel_size, **_with(options, mode="max"))
 
     def avg_pool1d(
         self, x: Operand, kernel_size: Lengths, out: Operand | None = None, **options: Unpack[OfAverage]
     ) -> Reply:
         """Take averages of windows over signals (n, c, length); see `pool`."""
-        return self.pool(_along(1, x=x), out, kernel_size=kernel_size, mode="avg", **options)
+        return self.pool(_along(1, x=x), out, kernel_size=kernel_size, **_with(options, mode="avg"))
 
     def avg_pool2d(
         self, x: Operand, kernel_size: Lengths, out: Operand | None = None, **options: Unpack[OfAverage]
     ) -> Reply:
         """Take averages of windows over images (n, c, height, width); see `pool`."""
-        return self.pool(_along(2, x=x), out, kernel_size=kernel_size, mode="avg", **options)
+        return self.pool(_along(2, x=x), out, kernel_size=kernel_size, **_with(options, mode="avg"))
 
     def avg_pool3d(
         self, x: Operand, kernel_size: Lengths, out: Operand | None = None, **options: Unpack[OfAverage]
     ) -> Reply:
         """Take averages of windows over volumes (n, c, depth, height, width); see `pool`."""
-        return self.pool(_along(3, x=x), out, kernel_size=kernel_size, mode="avg", **options)
+        return self.pool(_along(3, x=x), out, kernel_size=kernel_size, **_with(options, mode="avg"))
 
     def log_softmax(
         self, x: Operand, out: Operand | None = None, *, dim: Lengths = -1, **options: Unpack[OfBlend]
     ) -> Reply:
         """Compute the logarithm of softmax; see `softmax`."""
-        return self.softmax(x, out, dim=dim, log=True, **options)
+        return self.softmax(x, out, dim=dim, **_with(options, log=True))
 
     def relu(self, x: Operand, out: Operand | None = None, **options: Unpack[OfBlend]) -> Reply:
         """Compute the activation "relu" of each element; see `activation`."""
-        return self.activation(x, out, kind="relu", **options)
+        return self.activation(x, out, **_with(options, kind="relu"))
 
     def sigmoid(self, x: Operand, out: Operand | None = None, **options: Unpack[OfBlend]) -> Reply:
         """Compute the activation "sigmoid" of each element; see `activation`."""
-        return self.activation(x, out, kind="sigmoid", **options)
+        return self.activation(x, out, **_with(options, kind="sigmoid"))
 
     def tanh(self, x: Operand, out: Operand | None = None, **options: Unpack[OfBlend]) -> Reply:
         """Compute the activation "tanh" of each element; see `activation`."""
-        return self.activation(x, out, kind="tanh", **options)
+        return self.activation(x, out, **_with(options, kind="tanh"))
 
     def silu(self, x: Operand, out: Operand | None = None, **options: Unpack[OfBlend]) -> Reply:
         """Compute the activation "silu" of each element; see `activation`."""
-        return self.activation(x, out, kind="silu", **options)
+        return self.activation(x, out, **_with(options, kind="silu"))
 
     def elu(self, x: Operand, out: Operand | None = None, **options: Unpack[OfBlend]) -> Reply:
         """Compute the activation "elu" of each element; see `activation`."""
-        return self.activation(x, out, kind="elu", **options)
+        return self.activation(x, out, **_with(options, kind="elu"))
 
     def softplus(self, x: Operand, out: Operand | None = None, **options: Unpack[OfBlend]) -> Reply:
         """Compute the activation "softplus" of each element; see `activation`."""
-        return self.activation(x, out, kind="softplus", **options)
+        return self.activation(x, out, **_with(options, kind="softplus"))
 
     def gelu(
         self,
@@ -261,7 +261,7 @@ class Dnn(DnnRequests):
         """Compute x times the normal law's probability of less than x, or its approximation; see `activation`."""
         if str(approximate) not in {"none", "tanh"}:  # an array is not compared, for one
             raise errors.InvalidRequest(not_among("approximate", approximate, ("none", "tanh")))
-        return self.activation(x, out, kind="gelu" if approximate == "none" else "gelu_tanh", **options)
+        return self.activation(x, out, **_with(options, kind="gelu" if approximate == "none" else "gelu_tanh"))
 
     def rnn_unpack(
         self,
@@ -295,6 +295,18 @@ class Dnn(DnnRequests):
             )
         packed: Any = weights
         return [packed[begin : begin + math.prod(each)].reshape(*each) for begin, each in rnn.parts()]
+
+
+def _with(options: Mapping[str, Any], **fixed: Any) -> dict[str, Any]:
+    """Return parameters with those that a method's name fixes.
+
+    Raises:
+        WrongArgument: One of these is given.
+    """
+    for name, value in fixed.items():
+        if name in options:
+            raise errors.WrongArgument(f"{name} cannot be given: this method's is {value!r}")
+    return {**options, **fixed}
 
 
 def _along(dimensions: int, **given: Operand) -> Operand:

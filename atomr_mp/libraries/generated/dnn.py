@@ -656,8 +656,8 @@ class DnnRequests(LibraryReference):
             x: Read; shape (*dims).
             weight: Read; (c), or normalized_shape.
             bias: Read; (c), or normalized_shape.
-            running_mean: Read and written; (c), or normalized_shape. Given where running_var is given.
-            running_var: Read and written; (c), or normalized_shape. Given where running_mean is given.
+            running_mean: Read and written; (c), or normalized_shape. Given together with running_var.
+            running_var: Read and written; (c), or normalized_shape. Given together with running_mean.
             out: Written; shape (*dims).
             mean: Written; (c), or normalized_shape. The batch's means, for `norm_backward`.
             invstd: Written; (c), or normalized_shape. 1 / √(variance + eps), for `norm_backward`.

@@ -23,7 +23,7 @@ def check(request: Any) -> None:
         BorrowConflict: What is written shares elements with another array.
     """
     arrays = list(arrays_of(request))
-    for name, argument, operand in arrays:
+    for name, argument, operand in sorted(arrays, key=_is_given):  # one that is missing is told first
         _check_there(request, name, argument, operand)
     sizes = sizes_of(request)
     dtypes = dtypes_of(request)
@@ -133,6 +133,10 @@ def check_apart(name: str, layout: Layout) -> None:
             f"{name} of shape {layout.shape} is written and has strides of {layout.strides} bytes, with which elements "
             "share memory; write to an array of its own"
         )
+
+
+def _is_given(array: tuple[str, Argument, Operand | None]) -> bool:
+    return array[2] is not None
 
 
 def _check_there(request: Any, name: str, argument: Argument, operand: Operand | None) -> None:

@@ -43,8 +43,10 @@ from atomr_mp.protocol.libraries.dnn_shapes import (
     has_dcn,
     has_dims,
     has_groups,
+    has_head_elements,
     has_mask,
     has_mean,
+    has_options_of_mode,
     has_running_mean,
     has_running_var,
     has_samples,
@@ -478,7 +480,7 @@ class NormBackward(LibraryRequest, frozen=True):
 
     name: ClassVar = "norm_backward"
     types: ClassVar = {"T": FLOATS, "W": FLOATS}
-    rules: ClassVar = (has_affine_type,)
+    rules: ClassVar = (has_options_of_mode, has_affine_type)
     work: ClassVar = "12 x.size"
     x: Annotated[Operand, reads("*dims")]
     dy: Annotated[Operand, reads("*dims")]
@@ -505,7 +507,7 @@ class _Attention(LibraryRequest, frozen=True, kw_only=True):
 
     loops: ClassVar = True
     types: ClassVar = {"T": FLOATS}
-    rules: ClassVar = (shares_heads, has_mask, has_seed, may_be_tf32)
+    rules: ClassVar = (shares_heads, has_head_elements, has_mask, has_seed, may_be_tf32)
     is_causal: bool = False
     """Whether query i takes only keys j ≤ i, counted as `align` says."""
     align: Align = "top_left"

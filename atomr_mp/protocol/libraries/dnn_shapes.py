@@ -206,7 +206,7 @@ def as_channels(request: Any, sizes: Sizes) -> tuple[int, ...]:
 def as_input(request: Any, sizes: Sizes) -> tuple[int, ...]:
     """(n, groups·cg, *size); by default the least size on which the window has dy's places."""
     places, window = sizes["places"], sizes["window"]
-    space = _told(request)
+    space = _told(request, len(places))
     if space is None:
         space = _not_negative(request, _least(request, places, window))
     if (found := placed(request, space, window)) != places:
@@ -216,7 +216,7 @@ def as_input(request: Any, sizes: Sizes) -> tuple[int, ...]:
 
 def as_weight(request: Any, sizes: Sizes) -> tuple[int, ...]:
     """(k, c / groups, *size)."""
-    window = _told(request)
+    window = _told(request, len(sizes["space"]))
     if window is None:
         raise errors.InvalidRequest(f"{request.name}: nothing that was given tells the window; give size or out")
     if (found := placed(request, sizes["space"], window)) != sizes["places"]:
@@ -226,10 +226,10 @@ def as_weight(request: Any, sizes: Sizes) -> tuple[int, ...]:
     return (sizes["k"], sizes["c"] // request.groups, *window)
 
 
-def _told(request: Any) -> tuple[int, ...] | None:
+def _told(request: Any, count: int) -> tuple[int, ...] | None:
     """Return the lengths behind the first two that are given by `size`, or by out."""
     if request.size is not None:
-        return tuple(request.size)
+        return spread("size", tuple(request.size), count)
     out = getattr(request, "out", None)
     return None if out is None else tuple(out.shape[2:])
 
@@ -417,13 +417,19 @@ def has_weight_and_bias(request: Any) -> bool:
 
 
 def has_running_mean(request: Any) -> bool:
-    """Where running_mean is given."""
+    """Together with running_mean."""
     return request.running_mean is not None
 
 
 def has_running_var(request: Any) -> bool:
-    """Where running_var is given."""
+    """Together with running_var."""
     return request.running_var is not None
+
+
+def has_options_of_mode(request: Any, _sizes: Sizes) -> bool:
+    """normalized_shape is for modes "layer" and "rms" only, and num_groups for mode "group" only."""
+    has_shape, has_groups = request.mode in {"layer", "rms"}, request.mode == "group"
+    return bool((has_shape or not request.normalized_shape) and (has_groups or request.num_groups == 1))
 
 
 def has_affine_type(request: Any, _sizes: Sizes) -> bool:
@@ -457,8 +463,13 @@ def saves_lse(request: Any) -> bool:
 
 
 def shares_heads(_request: Any, sizes: Sizes) -> bool:
-    """The heads of key and value must divide those of query, and have at least one element each."""
-    return bool(sizes["hk"] > 0 and sizes["hq"] % sizes["hk"] == 0 and sizes["d"] > 0)
+    """The heads of key and value must divide those of query."""
+    return bool(sizes["hk"] > 0 and sizes["hq"] % sizes["hk"] == 0)
+
+
+def has_head_elements(_request: Any, sizes: Sizes) -> bool:
+    """The last length of query and key must be at least 1: nothing has no product."""
+    return bool(sizes["d"] > 0)
 
 
 def has_mask(request: Any, sizes: Sizes) -> bool:

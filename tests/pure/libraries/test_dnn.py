@@ -69,7 +69,10 @@ X, W = of(2, 4, 5, 6), of(6, 2, 3, 3)
         ),
         ("stride is \\(0,\\)", lambda: DNN.conv2d(X, W, groups=2, stride=0)),
         ("padding is \\(-1,\\)", lambda: DNN.conv2d(X, W, groups=2, padding=-1)),
-        ("padding is 's'; it must be a whole number", lambda: DNN.conv2d(X, W, groups=2, padding="same")),
+        (
+            "padding is 'same'; it must be a sequence",
+            lambda: DNN.conv2d(X, W, groups=2, padding="same"),
+        ),
         ("groups is 0", lambda: DNN.conv2d(X, W, groups=0)),
         ("x is float64 and weight is float32", lambda: DNN.conv2d(X, of(6, 2, 3, 3, dtype="float32"), groups=2)),
         (
@@ -145,6 +148,32 @@ def test_what_other_layers_cannot_do_says_so(message: str, call: Any) -> None:
     """Windows beyond the image, above all."""
     with pytest.raises(errors.InvalidRequest, match=message):
         call()
+
+
+@in_turn(
+    "message, call",
+    [
+        ("mode cannot be given: this method's is 'max'", lambda: DNN.max_pool2d(X, 2, mode="avg")),
+        ("kind cannot be given: this method's is 'relu'", lambda: DNN.relu(X, kind="tanh")),
+        ("kind cannot be given: this method's is 'gelu'", lambda: DNN.gelu(X, kind="tanh")),
+        ("log cannot be given: this method's is True", lambda: DNN.log_softmax(X, log=False)),
+        ("no argument strides", lambda: DNN.max_pool2d(X, 2, strides=2)),
+    ],
+)
+def test_what_a_method_s_name_says_cannot_be_given(message: str, call: Any) -> None:
+    """Nor what its request does not have."""
+    with pytest.raises(errors.WrongArgument, match=message):
+        call()
+
+
+def test_one_length_is_that_of_all_dimensions() -> None:
+    """Of a weight, or of an image."""
+    x, dy, weight = of(1, 2, 6, 6), of(1, 3, 4, 4), of(3, 2, 3, 3)
+    for one, other in (
+        (DNN.conv2d_weight(x, dy, size=3), DNN.conv2d_weight(x, dy, size=(3, 3))),
+        (DNN.conv2d_input(weight, dy, size=6), DNN.conv2d_input(weight, dy, size=(6, 6))),
+    ):
+        np.testing.assert_array_equal(done(one), done(other))
 
 
 # --- windows ----------------------------------------------------------------------------------------------------------
@@ -404,10 +433,18 @@ ONES: Final = of(3)
         (r"weight has the shape \(3,\); it must have \(8,\)", lambda: DNN.layer_norm(P, ONES, normalized_shape=8)),
         ("weight is float64 and bias is float32", lambda: DNN.group_norm(P, ONES, of(3, dtype="float32"))),
         ("running_mean is float32; it must be float64", lambda: DNN.batch_norm(P, of(3, dtype="float32"), ONES)),
-        ("running_mean must be given where running_var", lambda: DNN.batch_norm_training(P, running_var=ONES)),
+        ("running_mean must be given together with running_var", lambda: DNN.batch_norm_training(P, running_var=ONES)),
         (
-            "running_mean must be left out: it is given where running_var",
+            "running_var must be given together with running_mean",
             lambda: DNN.batch_norm_training(P, running_mean=ONES),
+        ),
+        (
+            'num_groups for mode "group" only',
+            lambda: DNN.norm_backward(P, P, ONES, ONES, mode="batch", num_groups=3),
+        ),
+        (
+            'normalized_shape is for modes "layer" and "rms" only',
+            lambda: DNN.norm_backward(P, P, ONES, ONES, mode="batch", normalized_shape=8),
         ),
         ("must be an element of x for each channel", lambda: DNN.batch_norm_training(of(0, 3, 2))),
         ("mean must be left out: it is given with save_statistics", lambda: DNN.instance_norm(P, mean=of(2, 3))),
@@ -469,7 +506,7 @@ attend: Final = DNN.scaled_dot_product_attention
     [
         ("The heads of key and value must divide", lambda: attend(Q, of(2, 3, 6, 3), of(2, 3, 6, 3))),
         ("The heads of key and value must divide", lambda: attend(Q, of(2, 0, 6, 3), of(2, 0, 6, 3))),
-        ("at least one element each", lambda: attend(Q[..., :0], K[..., :0], K)),
+        ("last length of query and key must be at least 1", lambda: attend(Q[..., :0], K[..., :0], K)),
         ("d must be the same for all arrays", lambda: attend(Q, K[..., :2], K)),
         ("sk must be the same for all arrays", lambda: attend(Q, K, K[:, :, :2])),
         ("broadcast to", lambda: attend(Q, K, K, of(5, 5))),
