@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from atomr_mp_workers import Actor, Batch, Context, method
 from tests.actors.probe import note
 
@@ -38,7 +36,7 @@ class Looping(Actor):
     def _rounds(self, n: int) -> int:
         note("begun")
         try:
-            return int(self._program.run(n=np.array(n), one=np.array(1)).array)
+            return int(self._program.run(n=n, one=1).array)
         except BaseException as ended:
             self._endings.append(type(ended).__name__)
             raise
@@ -82,7 +80,7 @@ class LoopingTasks(Actor):
     def _rounds(self, n: int) -> int:
         note("begun")
         try:
-            return int(self._program.run(n=np.array(n), one=np.array(1)).array)
+            return int(self._program.run(n=n, one=1).array)
         except BaseException as ended:
             self._endings.append(type(ended).__name__)
             raise
