@@ -30,10 +30,12 @@ from atomr_mp.startup.planning import make_plan
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.settings import PoolSettings, WorldSettings
 from atomr_mp.supervision.standby import Turns
+from atomr_mp.supervisor.device.death import HungRequest
 from atomr_mp.supervisor.device.device import PoolServices, SupervisedDevice
 from atomr_mp.supervisor.device.quarantine import StuckOnGpu
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.processes import process_factory
+from atomr_mp.supervisor.processes.incarnation import Incarnation
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.worlds.worlds import Worlds
@@ -271,6 +273,14 @@ def test_a_process_that_cannot_have_files_is_not_started(rig: Rig, monkeypatch: 
 
 Way = Callable[[Rig], object]
 
+
+def _active(rig: Rig) -> Incarnation:
+    """Return the active incarnation of the second device."""
+    found = rig.devices[1].roles.active
+    assert found is not None
+    return found
+
+
 WAYS: dict[str, tuple[Way, str]] = {
     "a thread ends": (lambda rig: rig.processes[1].begin_to_end(), "killed by SIGKILL"),
     "its threads end while it hangs up": (
@@ -284,7 +294,7 @@ WAYS: dict[str, tuple[Way, str]] = {
         "no more",
     ),
     "it hangs": (
-        lambda rig: rig.devices[1].deaths.hung(rig.devices[1].roles.active, errors.WorkerHung("stuck"), ""),  # type: ignore[arg-type]
+        lambda rig: rig.devices[1].deaths.hung(_active(rig), errors.WorkerHung("stuck"), HungRequest("", "", "")),
         "stuck",
     ),
     "it breaks the protocol": (

@@ -94,7 +94,7 @@ WRONG: Final[dict[str, tuple[str, Layout, dict[str, Any]]]] = {
     ),
     "a large box": (r"box is \(257, 16\); each number must be from 1 to 256", PLAIN, {"box": (257, 16)}),
     "an empty box": (r"box is \(4, 0\); each number must be from 1 to 256", PLAIN, {"box": (4, 0)}),
-    "no box": ("box is 'a'; it must be a whole number", PLAIN, {"box": "ab"}),
+    "no box": ("box is 'ab'; it must be a sequence of whole numbers", PLAIN, {"box": "ab"}),
     "long element strides": ("element_strides is .* from 1 to 8", PLAIN, {"element_strides": (9, 1)}),
     "element strides of none": ("element_strides is .* from 1 to 8", PLAIN, {"element_strides": (0, 1)}),
     "few element strides": (r"element_strides is \(1,\); it must have a number", PLAIN, {"element_strides": (1,)}),
