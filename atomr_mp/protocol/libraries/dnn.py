@@ -16,6 +16,7 @@ from atomr_mp.protocol.declaration.strides import packed
 from atomr_mp.protocol.libraries.base import HALF, REAL, LibraryRequest, Moving, Rule, Shape
 from atomr_mp.protocol.libraries.dnn_shapes import (
     Dims,
+    Lengths,
     NotNegative,
     Padding,
     Probability,
@@ -154,7 +155,7 @@ class ConvInput(_Convolution, frozen=True):
     weight: Annotated[Operand, reads("k cg *window")]
     dy: Annotated[Operand, reads("n k *places")]
     out: Annotated[Operand | None, writes(as_input, factor="beta")] = None
-    size: Shape | None = None
+    size: Lengths | None = None
     """The image's lengths behind its channels; if out is left out too, the least that fit."""
 
     def flops(self) -> int:
@@ -170,7 +171,7 @@ class ConvWeight(_Convolution, frozen=True):
     x: Annotated[Operand, reads("n c *space")]
     dy: Annotated[Operand, reads("n k *places")]
     out: Annotated[Operand | None, writes(as_weight, factor="beta")] = None
-    size: Shape | None = None
+    size: Lengths | None = None
     """The window's lengths; those of out if it is left out."""
 
     def flops(self) -> int:

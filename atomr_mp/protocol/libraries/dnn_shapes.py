@@ -29,6 +29,8 @@ Padding = Annotated[
     tuple[Annotated[int, Meta(ge=0, le=2**31 - 1)], ...], Meta(min_length=1, max_length=2 * MOST_DIMENSIONS)
 ]
 """One number for all sides, one for each dimension, or two for each: before it and behind it."""
+Lengths = Annotated[tuple[Annotated[int, Meta(ge=0, le=2**31 - 1)], ...], Meta(max_length=MOST_DIMENSIONS)]
+"""A length for each dimension that a window moves along, or one for all."""
 
 # --- windows ----------------------------------------------------------------------------------------------------------
 
