@@ -209,14 +209,8 @@ def kills(count: int) -> dict[str, Any]:
             for name, way in ways.items():
                 _calm(pool)
                 way().result(DEADLINE_S)
-                pid = pool.devices[1].pid
-                assert pid
-                with _sign(pid) as sign:
-                    began = time.perf_counter()
-                    os.kill(pid, signal.SIGKILL)
-                    sign.poll()
-                    seen = time.perf_counter()
-                    way().result(DEADLINE_S)
+                began, seen = _killed(pool)
+                way().result(DEADLINE_S)
                 took[f"{name}_ms"].append((time.perf_counter() - began) * 1e3)
                 if name == "killed":
                     took["killed_since_sign_ms"].append((time.perf_counter() - seen) * 1e3)
@@ -263,13 +257,7 @@ def under_load(count: int, engine: str) -> dict[str, Any]:
                 assert isinstance(single.poison().exception(DEADLINE_S), errors.ContextPoisoned)
                 began = seen = time.perf_counter()
             else:
-                pid = pool.devices[1].pid
-                assert pid
-                with _sign(pid) as sign:
-                    began = time.perf_counter()
-                    os.kill(pid, signal.SIGKILL)
-                    sign.poll()
-                    seen = time.perf_counter()
+                began, seen = _killed(pool)
             gang.meet().result(DEADLINE_S)
             now = time.perf_counter()
             if turn % 2:
@@ -305,6 +293,17 @@ def _calm(pool: atomr_mp.Pool) -> None:
     while any(device.standby is None for device in pool.devices):
         time.sleep(0.01)
     time.sleep(0.2)
+
+
+def _killed(pool: atomr_mp.Pool) -> tuple[float, float]:
+    """Kill the second device's worker; return when, and when the kernel gave the first sign of its end."""
+    pid = pool.devices[1].pid
+    assert pid
+    with _sign(pid) as sign:
+        began = time.perf_counter()
+        os.kill(pid, signal.SIGKILL)
+        sign.poll()
+        return began, time.perf_counter()
 
 
 @contextlib.contextmanager
