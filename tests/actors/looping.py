@@ -23,12 +23,10 @@ def counting(libraries: Any) -> Any:
     return p
 
 
-class Looping(Actor):
-    """Runs the program in methods of every kind but coroutines."""
+class _Counting(Actor):
+    """Runs the program, and keeps how runs have ended."""
 
-    threads = 2
-
-    def setup(self, context: Context) -> None:
+    def _begin(self, context: Context) -> None:
         """Record the program."""
         self._program = counting(context.libraries)
         self._endings: list[str] = []
@@ -40,6 +38,21 @@ class Looping(Actor):
         except BaseException as ended:
             self._endings.append(type(ended).__name__)
             raise
+
+    def _ended(self) -> list[str]:
+        """Return the errors that have ended runs, and forget them."""
+        found, self._endings = self._endings, []
+        return found
+
+
+class Looping(_Counting):
+    """Runs the program in methods of every kind but coroutines."""
+
+    threads = 2
+
+    def setup(self, context: Context) -> None:
+        """Record the program."""
+        self._begin(context)
 
     @method
     def here(self, n: int) -> int:
@@ -65,25 +78,15 @@ class Looping(Actor):
     @method
     def endings(self) -> list[str]:
         """Return the errors that have ended runs, and forget them."""
-        found, self._endings = self._endings, []
-        return found
+        return self._ended()
 
 
-class LoopingTasks(Actor):
+class LoopingTasks(_Counting):
     """Runs the program in coroutines."""
 
     async def setup(self, context: Context) -> None:
         """Record the program."""
-        self._program = counting(context.libraries)
-        self._endings: list[str] = []
-
-    def _rounds(self, n: int) -> int:
-        note("begun")
-        try:
-            return int(self._program.run(n=n, one=1).array)
-        except BaseException as ended:
-            self._endings.append(type(ended).__name__)
-            raise
+        self._begin(context)
 
     @method
     async def blocking(self, n: int) -> int:
@@ -98,5 +101,4 @@ class LoopingTasks(Actor):
     @method
     async def endings(self) -> list[str]:
         """Return the errors that have ended runs, and forget them."""
-        found, self._endings = self._endings, []
-        return found
+        return self._ended()

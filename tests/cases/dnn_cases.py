@@ -83,6 +83,21 @@ def expected(request: Any, dense: dict[str, Array]) -> Expected:
 
 # --- activations ------------------------------------------------------------------------------------------------------
 
+CLASSIC: Final = (
+    "activation",
+    "activation_backward",
+    "softmax",
+    "softmax_backward",
+    "pool",
+    "pool_backward",
+    "local_response_norm",
+    "local_response_norm_backward",
+    "batch_norm",
+    "rnn",
+    "rnn_backward",
+)
+"""Requests that cuDNN's classic calls serve."""
+
 ACTIVATIONS: Final[dict[str, Callable[[Array], Any]]] = {
     "identity": lambda x: x,
     "relu": lambda x: np.where(x.real > 0, x, 0),
@@ -926,3 +941,11 @@ def numbers(request: Any, name: str, drawn: Array) -> Array:
             return np.array(array.array, np.float64)  # in place
     found = NUMBERS.get(request.name)
     return drawn if found is None else found(request, name, drawn)
+
+
+def mask(*shape: int) -> Array:
+    """Return a mask that leaves out a part of the keys, and all of them for the first query."""
+    found = np.random.default_rng(2).choice([0.0, 0.5, -math.inf], shape)
+    found[..., 0, :] = -math.inf
+    found[..., 1:, 0] = 0
+    return found

@@ -56,7 +56,7 @@ class FakeCudnn(ModuleType):
     Args:
         style: How graphs are run: "wrapped" as by 1.28, "plain" as by those before it, "public" if neither is there.
         refuses: Returns whether there is no engine for a graph.
-        faults: What is wrong with engines, by their number: see `FAULTS`; those that are not named are right.
+        faults: The fault of each engine that has one, by the engine's number; see `FAULTS`.
     """
 
     data_type = _enum("data_type", *NAMES)
@@ -115,7 +115,7 @@ class FakeCudnn(ModuleType):
         self.streams[self.number_of(handle)] = stream
 
     def number_of(self, handle: Any) -> int:
-        """Return the number of a handle that there is."""
+        """Return the number of a handle, which exists."""
         number: int = handle.backend_handle if self.style == "wrapped" else handle
         assert number in self.streams
         return number

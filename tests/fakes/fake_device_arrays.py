@@ -36,7 +36,7 @@ UFUNCS: Final = frozenset(
         *("power", "right_shift", "sqrt", "subtract", "tanh"),
     ]
 )
-"""Of CuPy 14.2, those that are used."""
+"""Universal functions of CuPy 14.2 that the product uses."""
 
 
 class ndarray(np.lib.mixins.NDArrayOperatorsMixin):  # noqa: N801 - CuPy's name; it has no hash either

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from atomr_mp.protocol.libraries import dnn
-from tests.cases.dnn_cases import GATES, REQUESTS, assert_agrees, packed_requests
+from tests.cases.dnn_cases import CLASSIC, GATES, REQUESTS, assert_agrees, packed_requests
 from tests.direct import assert_all_agree, host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
@@ -21,19 +21,6 @@ pytestmark = on_device.NEEDS_CUPY
 run: Final = functools.partial(on_device.run, "dnn")
 by_host: Final = run_by(host_actor("dnn"))
 
-NAMES: Final = (
-    "activation",
-    "activation_backward",
-    "softmax",
-    "softmax_backward",
-    "pool",
-    "pool_backward",
-    "local_response_norm",
-    "local_response_norm_backward",
-    "batch_norm",
-    "rnn",
-    "rnn_backward",
-)
 FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -52,7 +39,7 @@ def serves(request: Any) -> bool:
     return classic().planned(request) is not None
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CLASSIC)
 def test_what_it_serves_is_what_the_request_means(name: str) -> None:
     """In every type, whatever factors; nothing else is written."""
     classic()

@@ -20,7 +20,7 @@ from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.libraries.base import HALF
 from atomr_mp_workers.libraries.base import Library
-from tests.cases.dnn_cases import REQUESTS, assert_agrees, requests
+from tests.cases.dnn_cases import REQUESTS, assert_agrees, mask, requests
 from tests.direct import assert_all_agree, host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
@@ -345,14 +345,6 @@ def compare(found: Any, expected: Any) -> None:
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
-
-
-def mask(*shape: int) -> Array:
-    """Return a mask that leaves out a part of the keys, and all of them for the first query."""
-    found = np.random.default_rng(2).choice([0.0, 0.5, -math.inf], shape)
-    found[..., 0, :] = -math.inf
-    found[..., 1:, 0] = 0
-    return found
 
 
 ATTENTIONS: Final[dict[str, dict[str, Any]]] = {

@@ -15,7 +15,7 @@ from atomr_mp_workers.device import faults
 from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.libraries.base import Library
 from tests.actor_libraries import context_on
-from tests.cases.dnn_cases import GATES, REQUESTS, assert_agrees, packed_requests, requests
+from tests.cases.dnn_cases import CLASSIC, GATES, REQUESTS, assert_agrees, packed_requests, requests
 from tests.direct import assert_all_agree, ended, host_actor, on_stand_ins, run_by
 from tests.fakes.fake_arrays import FakeArray
 from tests.fakes.fake_classic_cudnn import HANDLE, FakeCudnn, GpuArray, installed
@@ -28,19 +28,6 @@ MODULES: Final = (
     "dnn.verdicts",
     "dnn.kernels",
     "slots",
-)
-SERVED: Final = (
-    "activation",
-    "activation_backward",
-    "softmax",
-    "softmax_backward",
-    "pool",
-    "pool_backward",
-    "local_response_norm",
-    "local_response_norm_backward",
-    "batch_norm",
-    "rnn",
-    "rnn_backward",
 )
 by_host: Final = run_by(host_actor("dnn"))
 
@@ -117,7 +104,7 @@ def aligned(slab: Any) -> Any:
     return memory[at : at + slab.nbytes]
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", CLASSIC)
 def test_what_it_serves_is_what_the_request_means(name: str) -> None:
     """Whatever lies how, in place or not, and nothing else is written; the host does the rest."""
     engine = Engine()

@@ -15,7 +15,7 @@ from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.libraries.base import HALF
 from atomr_mp_workers.device.faults import translate
-from tests.cases.dnn_cases import REQUESTS, assert_agrees, requests
+from tests.cases.dnn_cases import REQUESTS, assert_agrees, mask, requests
 from tests.direct import assert_all_agree, host_actor, on_stand_ins, run_by
 from tests.fakes.fake_arrays import FakeArray
 from tests.fakes.fake_cublas import AddressedArray, FakeStream
@@ -368,14 +368,6 @@ def backward_of(request: dnn.Attention) -> Any:
     (dy,) = arrays(request.query.dtype, request.out.shape, seed=6)  # type: ignore[union-attr]
     given = {name: getattr(request, name) for name in names}
     return with_outputs(dnn.AttentionBackward(y=request.out, dy=dy, **given))  # type: ignore[arg-type]
-
-
-def mask(*shape: int) -> Any:
-    """Return a mask that leaves out some keys, and all of them for the first query."""
-    found = np.random.default_rng(2).choice([0.0, 0.5, -math.inf], shape)
-    found[..., 0, :] = -math.inf
-    found[..., 1:, 0] = 0
-    return found
 
 
 ATTENTIONS: Final[dict[str, dict[str, Any]]] = {
