@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from atomr_mp_workers.worlds.nccl.communicator import Communicator
-from atomr_mp_workers.worlds.nccl.making import CommMaker
 from atomr_mp_workers.worlds.nccl.page import OwnPage, Spare, has_ready, name_of, read_spare, serves
+
+if TYPE_CHECKING:  # it needs CuPy
+    from atomr_mp_workers.worlds.nccl.making import CommMaker
 
 LOOK_S: Final = 0.05
 """Time between two looks at the pages."""
@@ -45,6 +47,8 @@ class Spares:
         self._was_member = False
         self._made: Final[dict[int, tuple[tuple[int, ...], Communicator]]] = {}
         """By the rank of the standby: the processes and the communicator, which is forming or ready."""
+        self._taken: tuple[int, ...] = ()
+        """The processes whose epoch was the last to ask for a spare; nothing is formed for them after that."""
         self._lock: Final = threading.Lock()
         """Guards these."""
         self._wakes: Final = threading.Event()
@@ -71,6 +75,7 @@ class Spares:
         """Return the spare of these processes, which is the caller's from now on; None if none is ready."""
         wanted = tuple(generations)
         with self._lock:
+            self._taken = wanted
             rank = next((rank for rank, (members, _) in self._made.items() if members == wanted), None)
             if rank is None:
                 return None
@@ -152,16 +157,17 @@ class Spares:
                 self._form(standby, spare)
             return
         spare = Spare(generations, self._maker.unique_id())
-        self._form(standby, spare)
-        self._page.offer_spare(standby, spare)
+        if self._form(standby, spare):
+            self._page.offer_spare(standby, spare)
 
-    def _form(self, standby: int, spare: Spare) -> None:
-        """Form a spare in a thread, unless that was begun."""
+    def _form(self, standby: int, spare: Spare) -> bool:
+        """Form a spare in a thread; return False where that was begun, or comes too late."""
         with self._lock:
             made = self._made.get(standby)
             are_here = all(where in self._pages for where in enumerate(spare.generations))
-            if self._is_closed or not are_here or (made is not None and made[0] == spare.generations):
-                return
+            is_over = self._is_closed or spare.generations == self._taken
+            if is_over or not are_here or (made is not None and made[0] == spare.generations):
+                return False
             if made is not None:
                 self._drop(standby)
             communicator = self._maker.make()
@@ -174,3 +180,4 @@ class Spares:
                     self._page.show_ready(standby, name_of(spare.generations))
 
         threading.Thread(target=form, name="nccl-spare", daemon=True).start()
+        return True
