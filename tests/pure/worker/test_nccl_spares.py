@@ -59,7 +59,7 @@ class Place:
     some.lists(some.tuples(some.integers(0, SIZE - 1), some.sampled_from(["look", "late look", "ask"])), max_size=24)
 )
 def test_no_process_forms_a_communicator_twice_or_once_its_epoch_has_asked(walk: list[tuple[int, str]]) -> None:
-    """Nobody would meet it there, and it would keep a thread and memory of the device."""
+    """It would meet no other rank, and would keep a thread and memory of the device."""
     wheres = [(0, 1), (VICTIM, 1), (VICTIM, 2), (2, 1)]
     pages = {where: memoryview(bytearray(NCCL_PAGE_BYTES)).cast("Q") for where in wheres}
     places = [Place(where, pages) for where in ((0, 1), (VICTIM, 2), (2, 1))]
