@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import parse_qs
 
 from atomr_mp import errors
@@ -14,8 +12,8 @@ from atomr_mp.process.gpus.driver import Driver
 from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.serve import metrics, openapi, pages, trace
-from atomr_mp.serve.access_log import log_answer
-from atomr_mp.serve.calls import PoolCalls
+from atomr_mp.serve.accounts import Accounts
+from atomr_mp.serve.calls import HttpCalls
 from atomr_mp.serve.figures import PoolFigures
 from atomr_mp.serve.health import PoolHealth
 from atomr_mp.serve.http import events
@@ -23,13 +21,13 @@ from atomr_mp.serve.http.access import Access
 from atomr_mp.serve.http.events import OpenHttpStreams, StreamWait
 from atomr_mp.serve.http.exchange import JSON, TEXT, Budget, Exchange, Receive, Scope, Send
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
-from atomr_mp.serve.http.problems import CLOSE, ClientLeft, Header, Problem, body_of, headers_of, retry_after, status_of
-from atomr_mp.serve.lost_log import LostLog
+from atomr_mp.serve.http.routes import Route, RouteGroup, Routes
 from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.openai import chat, completions, declared, description, refusals, responses
 from atomr_mp.serve.openai.embeddings import Embeddings
 from atomr_mp.serve.openai.text_calls import TextCalls
-from atomr_mp.serve.raised_log import RaisedLog
+from atomr_mp.serve.pool_calls import PoolCalls
+from atomr_mp.serve.problems import CLOSE, ClientLeft, Header, Problem, headers_of, retry_after
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.streams import StreamCalls
 from atomr_mp.serve.values.results import encode_json
@@ -41,20 +39,6 @@ _LOG: Final = logging.getLogger("atomr_mp.serve")
 
 LEFT: Final = 499
 """Status, in the log and the metrics, of an answer to a client that has left."""
-
-CALL: Final = "/call/"
-
-Handler = Callable[[Exchange], Awaitable[None]]
-
-
-class Route(NamedTuple):
-    """The handler of a path."""
-
-    name: str
-    """Name of the route in metrics."""
-    method: str
-    handler: Handler
-    needs_token: bool = True
 
 
 class Application:
@@ -86,10 +70,7 @@ class Application:
         forwards_traces: bool = False,
     ) -> None:
         self._forwards_traces: Final = forwards_traces
-        self._raised: Final = RaisedLog(log_errors)
-        self._lost: Final = LostLog()
         self._source: Final = source
-        self._access_log: Final = access_log
         self._access: Final = access
         self._cors: Final = access.cors
         self._has_cors: Final = bool(access.cors)
@@ -97,6 +78,7 @@ class Application:
         self._debug: Final = debug
         self._begun = False
         self.counters: Final = counters or Counters()
+        self._accounts: Final = Accounts(self.counters, access_log=access_log, log_errors=log_errors)
         self._budget: Final = Budget(limits.buffered_bytes)
         self._figures: Final = PoolFigures(source)
         self._driver: Final = Driver()
@@ -104,12 +86,11 @@ class Application:
         self._streams: Final = OpenHttpStreams(limits.streams)
         self._observer: Final = Observer(source, self.counters, sample or SharedSample())
         stream_calls = StreamCalls(self._streams, self.health, self.counters, debug=debug)
-        calls = PoolCalls(source, self.health, stream_calls.answer)
-        self._call: Final = Route("call", "POST", calls.answer)
+        calls = PoolCalls(source, self.health)
         text_calls = TextCalls(source, calls, stream_calls, debug=debug)
-        self._model: Final = Route("openai", "GET", declared.answer_model(source))
         self._preflight: Final = Route("preflight", "OPTIONS", self._may_ask, needs_token=False)
-        self._routes: Final = {
+        plain = {
+            "/call/{}": Route("call", "POST", HttpCalls(source, calls, stream_calls.answer).answer),
             "/health/live": Route("health", "GET", self._live, needs_token=False),
             "/health/ready": Route("health", "GET", self._ready, needs_token=False),
             "/metrics": Route("metrics", "GET", self._metrics),
@@ -118,13 +99,19 @@ class Application:
             "/watch/events": Route("watch", "GET", self._watch),
             "/watch/history": Route("watch", "GET", self._history),
             "/": Route("page", "GET", pages.answer("watch.html"), needs_token=False),
+            "/docs": Route("page", "GET", pages.answer("docs.html"), needs_token=False),
+        }
+        openai = {
             "/v1/models": Route("openai", "GET", declared.answer_models(source)),
+            "/v1/models/{}": Route("openai", "GET", declared.answer_model(source)),
             "/v1/embeddings": Route("openai", "POST", Embeddings(source, calls).answer),
             "/v1/chat/completions": Route("openai", "POST", text_calls.answers(chat.FORM)),
             "/v1/completions": Route("openai", "POST", text_calls.answers(completions.FORM)),
             "/v1/responses": Route("openai", "POST", text_calls.answers(responses.FORM)),
-            "/docs": Route("page", "GET", pages.answer("docs.html"), needs_token=False),
         }
+        self._routes: Final = Routes(
+            [RouteGroup(openai, refusals.PATH, refusals.status_of, refusals.body_of), RouteGroup(plain)]
+        )
 
     def drain(self) -> None:
         """Report from now on that the server is not ready: it is about to end."""
@@ -132,8 +119,7 @@ class Application:
 
     def close(self) -> None:
         """Log what is only counted or gathered yet."""
-        self._lost.tell()
-        self._raised.close()
+        self._accounts.close()
 
     def end_streams(self) -> None:
         """End open streams: the server does not wait for them."""
@@ -170,7 +156,7 @@ class Application:
         except (Problem, errors.AtomrError) as error:
             await self._refuse(exchange, error)
         except asyncio.CancelledError:  # the server has waited long enough
-            self._lost.give_up(exchange)
+            self._accounts.gave_up(exchange)
             ended = errors.Cancelled("the server ends, and the answer was not there", maybe_executed=True)
             await self._refuse(exchange, ended, CLOSE)
         except Exception:  # noqa: BLE001 - the top of a request: it is answered, and the server goes on
@@ -181,7 +167,7 @@ class Application:
             await self._refuse(exchange, Problem(500, "internal_error", why, maybe_executed=exchange.sent))
         finally:
             exchange.close()
-            self._count(exchange, name)
+            self._accounts.ended(exchange, name)
             counters.own[metrics.IN_FLIGHT] -= 1
 
     def _taken(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
@@ -194,30 +180,6 @@ class Application:
         if self._has_cors:
             exchange.cors = self._cors.headers(exchange.headers.get(b"origin"))
         return exchange
-
-    def _count(self, exchange: Exchange, route: str) -> None:
-        """Count an answer, and log it if that is wanted."""
-        took_ns = time.monotonic_ns() - exchange.begun_ns
-        counters = self.counters
-        counters.count(route, exchange.status)
-        if exchange.called:
-            methods = counters.methods
-            methods.answered(exchange.called, exchange.code, exchange.device, took_ns)
-        error = exchange.error
-        if exchange.ran_at:
-            self._lost.ran(exchange)
-        if error is not None and exchange.called:
-            # An actor may raise a `WorkerLost` of its own, which has no device.
-            if isinstance(error, errors.ContextPoisoned) or (
-                isinstance(error, errors.WorkerLost) and error.device >= 0
-            ):
-                self._lost.note(exchange, error)
-            elif isinstance(error, errors.PoolLost) and exchange.sent:
-                self._lost.lose_pool(exchange, error)
-            else:
-                self._raised.note(exchange, error)
-        if self._access_log:
-            log_answer(exchange, took_ns)
 
     def _admit(self, exchange: Exchange, route: Route) -> None:
         """Refuse a request without a token, or a call for which there is no room.
@@ -239,12 +201,11 @@ class Application:
         if exchange.method == "OPTIONS" and self._cors.preflight(exchange.headers) is not None:
             return self._preflight
         path = exchange.path or "/"
-        route = self._call if path.startswith(CALL) else self._routes.get(path)
-        if route is None and path.startswith(declared.MODEL):
-            route = self._model
-        if route is None:
-            hint = did_you_mean(path, [*self._routes, f"{CALL}Actor.method"])
+        found = self._routes.find(path)
+        if found is None:
+            hint = did_you_mean(path, self._routes.paths)
             raise Problem(404, "not_found", f"there is nothing at {path[:200]}{hint}; /docs shows what there is")
+        route, exchange.values = found
         if exchange.method != route.method and not (exchange.method == "HEAD" and route.method == "GET"):
             allowed = "GET, HEAD" if route.method == "GET" else route.method
             raise Problem(
@@ -260,13 +221,10 @@ class Application:
         exchange.failed(error)
         if exchange.status:
             raise RuntimeError("an error came after its answer had begun") from error
-        sent = exchange.sent
-        status, headers = status_of(error, sent=sent), [*headers_of(error, sent=sent), *more]
-        if exchange.path.startswith(refusals.PATH):
-            told = refusals.body_of(error, exchange.id, debug=self._debug, sent=sent)
-            await exchange.answer(refusals.status_of(status), told, JSON, *headers)
-            return
-        await exchange.answer(status, body_of(error, exchange.id, debug=self._debug, sent=sent), JSON, *headers)
+        sent, group = exchange.sent, self._routes.group_of(exchange.path)
+        headers = [*headers_of(error, sent=sent), *more]
+        told = group.body_of(error, exchange.id, debug=self._debug, sent=sent)
+        await exchange.answer(group.status_of(error, sent=sent), told, JSON, *headers)
 
     # --- small routes ----------------------------------------------------------------------------------------------
 

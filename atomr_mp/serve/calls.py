@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from atomr_mp import errors
-from atomr_mp.client.reply import Reply
 from atomr_mp.pool import Pool
-from atomr_mp.serve.health import PoolHealth
 from atomr_mp.serve.http.exchange import Exchange
-from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.pool_calls import PoolCalls
+from atomr_mp.serve.problems import Problem
 from atomr_mp.serve.source import PoolSource
-from atomr_mp.serve.target import CallTarget
 from atomr_mp.serve.values import arrays, results, schemas, uploads
 from atomr_mp.serve.values.bodies import from_json, odd_numbers
 from atomr_mp.serve.values.conversions import NO_ODD_NUMBERS
@@ -23,61 +20,25 @@ JSON_TYPES: Final = frozenset({b"application/json", b""})
 
 Streaming = Callable[[Exchange, Pool, ArgumentPlan], Awaitable[None]]
 
-UNTOUCHED: Final = frozenset(
-    {
-        errors.WorkerLost.code,
-        errors.WorkerHung.code,
-        errors.ConnectionLost.code,
-        errors.PoolLost.code,
-        errors.DeadlineExceeded.code,
-        errors.DeviceUnavailable.code,
-        errors.Cancelled.code,
-    }
-)
-"""Errors that do not show that a worker answers."""
 
-
-class PoolCalls:
-    """Makes calls of a pool for exchanges.
+class HttpCalls:
+    """Answers calls.
 
     Args:
         source: The source of the pool.
-        health: Learns which devices answer.
+        calls: Makes calls.
         stream: Answers calls of methods that stream.
     """
 
-    def __init__(self, source: PoolSource, health: PoolHealth, stream: Streaming) -> None:
-        self._stream: Final = stream
+    def __init__(self, source: PoolSource, calls: PoolCalls, stream: Streaming) -> None:
         self._source: Final = source
-        self._health: Final = health
-        self._plans: dict[str, ArgumentPlan] = {}
-
-    def plan(self, pool: Pool, method: str) -> ArgumentPlan:
-        """Return the plan of a method's arguments.
-
-        Raises:
-            Problem: 404; there is no such method.
-            PoolUnreachable: The pool starts and has no methods yet.
-        """
-        info = pool.methods_by_name.get(method)
-        if info is None:
-            if pool.is_starting(method):
-                raise errors.PoolUnreachable("the pool is starting, and no device that has this has been ready yet")
-            try:
-                info = pool.method_info(method)
-            except errors.InvalidRequest as error:
-                raise Problem(404, "not_found", str(error)) from error
-        found = self._plans.get(method)
-        if found is None or found.info is not info:
-            if len(self._plans) > 2 * len(pool.methods):  # plans may be of methods that a reload has removed
-                self._plans.clear()
-            found = self._plans[method] = schemas.plan_of(method, info)
-        return found
+        self._calls: Final = calls
+        self._stream: Final = stream
 
     async def answer(self, exchange: Exchange) -> None:
         """Answer `POST /call/Actor.method`."""
         pool = self._source.pool
-        plan = self.plan(pool, exchange.path.removeprefix("/call/"))
+        plan = self._calls.plan(pool, exchange.values[0])
         exchange.called = plan.method
         if plan.info.streams:
             await self._stream(exchange, pool, plan)
@@ -85,58 +46,11 @@ class PoolCalls:
         form = results.form_of(exchange.headers.get(b"accept", b""), plan.result)
         args, kwargs = await arguments(exchange, plan)
         deadline_s, priority = options(exchange)
-        reply = CallTarget(pool, plan.method).call(args, kwargs, deadline_s=deadline_s, priority=priority)
-        exchange.sent = True
+        reply = self._calls.call(exchange, plan, args, kwargs, deadline_s=deadline_s, priority=priority)
         del args, kwargs  # decoded, they may take many times the bytes that were sent, and the call may be long
-        result = await self.outcome(exchange, reply)
+        result = await self._calls.outcome(exchange, reply)
         content_type, body = results.encode(result, form, plan.as_json)
         await exchange.answer(200, body, content_type)
-
-    async def outcome(self, exchange: Exchange, reply: Reply) -> Any:
-        """Wait for a call's result; see `Exchange.outcome`."""
-        in_flight, device = self._health.in_flight, reply.device
-        in_flight[device] += 1
-        try:
-            result = await exchange.outcome(reply)
-        except errors.AtomrError as error:
-            if error.code not in UNTOUCHED:
-                self._health.note(reply.device)
-            raise
-        finally:
-            in_flight[device] -= 1
-            exchange.is_on(reply.device, reply.generation)
-            if reply.ran_at:
-                exchange.ran_at = reply.ran_at
-        self._health.note(reply.device)
-        return result
-
-    async def outcomes(self, exchange: Exchange, replies: Sequence[Reply]) -> list[Any]:
-        """Wait for the results of several calls; see `Exchange.outcomes`."""
-        in_flight, devices = self._health.in_flight, [reply.device for reply in replies]
-        in_flight.update(devices)
-        try:
-            results = await exchange.outcomes(replies)
-        except errors.AtomrError as error:
-            raise of_all(error, replies) from None
-        finally:
-            in_flight.subtract(devices)
-            shown = next((reply for reply in replies if reply.is_over and reply.error is not None), replies[0])
-            exchange.is_on(shown.device, shown.generation)
-            exchange.ran_at = tuple({place: None for reply in replies for place in reply.ran_at})
-        for reply in replies:
-            self._health.note(reply.device)
-        return results
-
-
-def of_all(error: errors.AtomrError, replies: Sequence[Reply]) -> errors.AtomrError:
-    """Return the error of one of several calls of a request, as the error of the request: others may have run."""
-    if isinstance(error, errors.RequestError) and any(map(_may_have_run, replies)):
-        error.maybe_executed = True
-    return error
-
-
-def _may_have_run(reply: Reply) -> bool:
-    return not reply.is_over or reply.error is None or getattr(reply.error, "maybe_executed", True)
 
 
 async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, ...], dict[str, Any] | None]:

@@ -22,7 +22,7 @@ from atomr_mp.protocol.libraries.memory import Statistics
 from atomr_mp.protocol.messages.devices import DeviceInfo, WorldState
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded
 from atomr_mp.serve.figures import PoolFigures
-from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.problems import Problem
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.world import World
 

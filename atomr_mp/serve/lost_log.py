@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from atomr_mp import errors
 from atomr_mp.protocol.raised import one_line
 from atomr_mp.protocol.words import counted
-from atomr_mp.serve.http.exchange import Exchange
+from atomr_mp.serve.served_request import ServedRequest
 from atomr_mp.serve.server_log import tell
 
 GATHER_S: Final = 0.2
@@ -49,29 +49,29 @@ class LostLog:
         self._given_up: Final[list[LostRequest]] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def give_up(self, exchange: Exchange) -> None:
+    def give_up(self, served: ServedRequest) -> None:
         """Take a request that is not waited for any longer, since the server ends; `tell` tells of all."""
-        self._given_up.append(LostRequest(exchange.id, exchange.called or exchange.path, exchange.sent))
+        self._given_up.append(LostRequest(served.id, served.called or served.path, served.sent))
 
-    def note(self, exchange: Exchange, error: _Lost) -> None:
+    def note(self, served: ServedRequest, error: _Lost) -> None:
         """Take a request that has ended with its worker; one line reports several."""
-        request = LostRequest(exchange.id, exchange.called, error.was_running and error.maybe_executed)
-        self._lost.setdefault(_worker_of(exchange, error), []).append(request)
+        request = LostRequest(served.id, served.called, error.was_running and error.maybe_executed)
+        self._lost.setdefault(_worker_of(served, error), []).append(request)
         self._tell_soon()
 
-    def ran(self, exchange: Exchange) -> None:
+    def ran(self, served: ServedRequest) -> None:
         """Take a request whose answer is there, and that ran on workers that have ended."""
-        request = LostRequest(exchange.id, exchange.called, True, exchange.code)
-        error = exchange.error
-        last = _worker_of(exchange, error) if isinstance(error, _Lost) else None
-        for worker in exchange.ran_at:
+        request = LostRequest(served.id, served.called, True, served.code)
+        error = served.error
+        last = _worker_of(served, error) if isinstance(error, _Lost) else None
+        for worker in served.ran_at:
             if worker != last:  # that one is told as lost
                 self._sent_again.setdefault(worker, []).append(request)
         self._tell_soon()
 
-    def lose_pool(self, exchange: Exchange, error: errors.PoolLost) -> None:
+    def lose_pool(self, served: ServedRequest, error: errors.PoolLost) -> None:
         """Take a request that has ended with the pool."""
-        self._of_pool.append(LostRequest(exchange.id, exchange.called, error.maybe_executed))
+        self._of_pool.append(LostRequest(served.id, served.called, error.maybe_executed))
         self._tell_soon()
 
     def _tell_soon(self) -> None:
@@ -143,9 +143,9 @@ class LostLog:
             self._given_up.clear()
 
 
-def _worker_of(exchange: Exchange, error: _Lost) -> tuple[int, int]:
+def _worker_of(served: ServedRequest, error: _Lost) -> tuple[int, int]:
     """Return the device and generation; a worker that answers before it ends leaves out which one it is."""
-    return (error.device, error.generation) if error.device >= 0 else (exchange.device, exchange.generation)
+    return (error.device, error.generation) if error.device >= 0 else (served.device, served.generation)
 
 
 def _names(group: list[LostRequest]) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from atomr_mp.serve.http.exchange import Exchange
-    from atomr_mp.serve.http.problems import Header
+    from atomr_mp.serve.problems import Header
 
 HTML: Final = (b"content-type", b"text/html; charset=utf-8")
 

@@ -9,12 +9,12 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.raised import MARK, NOT_SENT, NOWHERE, Key, LogErrors, Repeats, lines_of, raised, summary
-from atomr_mp.serve.http.exchange import Exchange
-from atomr_mp.serve.http.problems import status_of
+from atomr_mp.serve.problems import status_of
+from atomr_mp.serve.served_request import ServedRequest
 from atomr_mp.serve.server_log import tell
 
 FAULT: Final = 500
-"""Errors with a lower status are the caller's."""
+"""Errors with a lower status are the served's."""
 
 TOLD_ELSEWHERE: Final = frozenset(
     {
@@ -38,17 +38,17 @@ class RaisedLog:
         self._repeats: Final = Repeats()
         self._timer: asyncio.TimerHandle | None = None
 
-    def note(self, exchange: Exchange, error: errors.AtomrError) -> None:
+    def note(self, served: ServedRequest, error: errors.AtomrError) -> None:
         """Log the error that a method has raised, or count it if it was logged a moment ago; leave out other errors."""
         if self._shows == "off" or error.code in TOLD_ELSEWHERE or status_of(error) < FAULT:
             return
         now_s = time.monotonic()
-        found = raised(exchange.called, error)
+        found = raised(served.called, error)
         self._tell_due(now_s)
         if not self._repeats.note(found.key, now_s):
             self._await_due(now_s)
             return
-        where = f"request {exchange.id}, device {exchange.device} generation {exchange.generation}"
+        where = f"request {served.id}, device {served.device} generation {served.generation}"
         text = f"{found.headline} ({where})"
         if self._shows == "full":
             text = f"\n{MARK}".join([text, *lines_of(found.details)])
@@ -56,10 +56,10 @@ class RaisedLog:
             logging.ERROR,
             "raised",
             text,
-            id=exchange.id,
+            id=served.id,
             method=found.method,
-            device=exchange.device,
-            generation=exchange.generation,
+            device=served.device,
+            generation=served.generation,
             **_facts(found.key),
         )
 

@@ -7,32 +7,27 @@ the number of parts, or `error`; a stream that ends without either was cut off.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.pool import Pool
-from atomr_mp.serve import method_figures
 from atomr_mp.serve.calls import arguments, options, seconds
 from atomr_mp.serve.health import PoolHealth
 from atomr_mp.serve.http import events
 from atomr_mp.serve.http.accept import weight
 from atomr_mp.serve.http.events import COMMENT_EVERY_S, OpenHttpStreams
 from atomr_mp.serve.http.exchange import Exchange
-from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, describe
-from atomr_mp.serve.metrics import STREAMS, Counters
+from atomr_mp.serve.metrics import Counters
+from atomr_mp.serve.problems import Header, Problem, describe
+from atomr_mp.serve.served_stream import AHEAD, AHEAD_BYTES, ServedStream
 from atomr_mp.serve.target import CallTarget
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.values.schemas import ArgumentPlan
 
 STATUS_S: Final = 10.0
 """How long the status waits for the first part: proxies give up an answer that does not begin."""
-
-AHEAD: Final = 64
-AHEAD_BYTES: Final = 512 * 2**10
-"""Parts and bytes that may be made before the client has read them: a stalled client holds them here."""
 
 JOIN_BYTES: Final = 64 * 2**10
 """Parts that have arrived together are sent together, up to this size: a write costs more than most parts."""
@@ -122,7 +117,7 @@ class StreamCalls:
 
     def open(
         self, exchange: Exchange, pool: Pool, method: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None
-    ) -> ServedStream:
+    ) -> HttpStream:
         """Return a stream for a client, with the deadlines in its headers.
 
         Raises:
@@ -137,11 +132,11 @@ class StreamCalls:
         more |= {"first_s": first_s, "ahead": AHEAD, "ahead_bytes": AHEAD_BYTES}
         stream = CallTarget(pool, method).stream(args, kwargs, deadline_s=deadline_s, priority=priority, **more)
         exchange.sent = True
-        return ServedStream(exchange, stream, self._streams, self._health, self._counters)
+        return HttpStream(exchange, stream, self._streams, self._health, self._counters)
 
 
-class ServedStream:
-    """A stream while a client reads it; closed when the client leaves, and when the server ends. Use `async with`.
+class HttpStream(ServedStream):
+    """A stream that is answered over HTTP.
 
     Args:
         exchange: The client's.
@@ -154,33 +149,8 @@ class ServedStream:
     def __init__(
         self, exchange: Exchange, stream: ReplyStream, streams: OpenHttpStreams, health: PoolHealth, counters: Counters
     ) -> None:
+        super().__init__(exchange, stream, streams, health, counters)
         self._exchange: Final = exchange
-        self._stream: Final = stream
-        self._streams: Final = streams
-        self._health: Final = health
-        self._counters: Final = counters
-        self._why: ClientLeft | Problem | None = None
-        """Why it was closed."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._asked_s = 0.0
-        """When the latest part was asked for."""
-        self.count = 0
-        """Number of parts so far."""
-
-    async def __aenter__(self) -> Self:
-        self._streams.add(self._close, self._exchange.token)
-        self._counters.own[STREAMS] += 1
-        self._start(self._watch())
-        return self
-
-    async def __aexit__(self, *_exc: object) -> None:
-        self._streams.remove(self._close)
-        self._counters.own[STREAMS] -= 1
-        for task in self._tasks:
-            task.cancel()
-        self._exchange.is_on(self._stream.device, self._stream.generation)
-        self._exchange.ran_at = self._stream.ran_at
-        self._stream.close()
 
     async def begin(self, headers: tuple[Header, ...], comment: bytes) -> tuple[Any] | None:
         """Begin the answer once the first part has come, or after a while; return the part, None if there is none.
@@ -202,34 +172,6 @@ class ServedStream:
         finally:
             coming.cancel()
 
-    async def next(self) -> tuple[Any] | None:
-        """Return the next part, None at the end; raises as `begin` does."""
-        self._asked_s = asyncio.get_running_loop().time()
-        try:
-            found = await anext(self._stream)
-        except StopAsyncIteration:
-            return None
-        except errors.Cancelled:
-            if self._why is None:
-                raise
-            if isinstance(self._why, Problem) and self._why.status == 500 and not self._exchange.status:
-                raise errors.Cancelled(self._why.message, maybe_executed=True) from None  # as of any other call
-            raise errors.unraised(self._why) from None
-        self._came()
-        self._health.note(self._stream.device)
-        return (found,)
-
-    def _came(self) -> None:
-        """Count a part now: a stream may last for hours."""
-        exchange, methods = self._exchange, self._counters.methods
-        if not self.count:
-            exchange.first_part_ns = time.monotonic_ns()
-            first_ns = exchange.first_part_ns - exchange.begun_ns
-            methods.took(method_figures.FIRST_PART, exchange.called, "", first_ns)
-        self.count += 1
-        exchange.parts = self.count
-        methods.count(method_figures.PARTS, exchange.called, 1)
-
     async def send(self, first: tuple[Any] | None, write: Callable[[Any], bytes]) -> None:
         """Send each part to the client as soon as it has arrived. Parts that arrived together are sent together.
 
@@ -250,19 +192,6 @@ class ServedStream:
                 await self._exchange.send(b"".join(together))
             found = await self.next()
 
-    async def result(self) -> Any:
-        """Return the method's result, at the end."""
-        return await self._stream
-
-    async def _watch(self) -> None:
-        await self._exchange.left()
-        self._close(ClientLeft())
-
-    def _close(self, why: ClientLeft | Problem) -> None:
-        if self._why is None:
-            self._why = why
-            self._stream.close()
-
     async def _comment(self, comment: bytes) -> None:
         """Send a comment now and then while no part comes."""
         loop = asyncio.get_running_loop()
@@ -273,6 +202,3 @@ class ServedStream:
                 self._asked_s = loop.time()
                 silent_s = 0.0
             await asyncio.sleep(COMMENT_EVERY_S - silent_s)
-
-    def _start(self, watching: Any) -> None:
-        self._tasks.add(asyncio.get_running_loop().create_task(watching))

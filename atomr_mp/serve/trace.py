@@ -18,7 +18,7 @@ from atomr_mp.protocol import amounts
 from atomr_mp.protocol.timeline import LONGEST_S
 from atomr_mp.serve.http.events import OpenHttpStreams, StreamWait
 from atomr_mp.serve.http.exchange import JSON, Exchange
-from atomr_mp.serve.http.problems import Problem, retry_after
+from atomr_mp.serve.problems import Problem, retry_after
 from atomr_mp.serve.source import PoolSource
 
 DEFAULT_S: Final = 5.0

@@ -22,8 +22,8 @@ from atomr_mp.protocol.exceptions import describe
 from atomr_mp.serve.front_end.connection import UNKNOWN_ROUTE, Asgi
 from atomr_mp.serve.http.cors import Cors
 from atomr_mp.serve.http.exchange import COMMON, DIRECT, JSON, Message, Receive, Scope, Send
-from atomr_mp.serve.http.problems import Header, Problem, body_of
 from atomr_mp.serve.metrics import Counters
+from atomr_mp.serve.problems import Header, Problem, body_of
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
 

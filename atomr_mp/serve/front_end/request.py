@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Final, Protocol
 
 from atomr_mp.serve.http.exchange import DIRECT, REFUSAL, Message, Scope
-from atomr_mp.serve.http.problems import CLOSE, Header, Problem, lines_of
+from atomr_mp.serve.problems import CLOSE, Header, Problem, lines_of
 
 JOIN_BELOW_BYTES: Final = 64 * 2**10
 """A shorter body is copied behind its headers: a second write would cost more and wake the client twice."""

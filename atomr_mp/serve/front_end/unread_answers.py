@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from atomr_mp.serve.http.limits import Limits
-from atomr_mp.serve.http.problems import Problem, retry_after
+from atomr_mp.serve.problems import Problem, retry_after
 
 
 class SlowReader(Protocol):

@@ -21,7 +21,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.hosts import is_address, without_port
 from atomr_mp.protocol.words import counted
 from atomr_mp.serve.http.cors import NO_CORS, Cors
-from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.problems import Problem
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
 

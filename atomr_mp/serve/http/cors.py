@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.serve.http.problems import Header
+from atomr_mp.serve.problems import Header
 
 ANY: Final = "*"
 

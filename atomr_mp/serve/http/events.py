@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from atomr_mp.client.reply import set_done
 from atomr_mp.serve.http.exchange import Exchange
-from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, retry_after
+from atomr_mp.serve.problems import ClientLeft, Header, Problem, retry_after
 
 COMMENT: Final = b": \n\n"
 

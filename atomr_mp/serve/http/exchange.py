@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
-import os
-import re
-import time
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.client.reply import set_done
 from atomr_mp.serve.http.limits import Limits
-from atomr_mp.serve.http.problems import CLOSE, ClientLeft, Header, Problem, lines_of, retry_after
-
-if TYPE_CHECKING:
-    from atomr_mp.client.reply import Reply
-    from atomr_mp.errors import AtomrError
+from atomr_mp.serve.problems import CLOSE, ClientLeft, Header, Problem, lines_of, retry_after
+from atomr_mp.serve.served_request import ServedRequest, Watcher
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-
-WATCH_AFTER_S: Final = 0.005
-"""How long a call may take before its client is watched: most calls have ended by then, and a watcher costs a task."""
 
 DIRECT: Final = "atomr_mp.direct"
 """Name of the ASGI extension by which our own server offers a `Direct`."""
@@ -51,10 +40,6 @@ ONCE: Final = (
     b"x-request-id",
 )
 """Headers that a request may have only once."""
-
-_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
-_PROCESS: Final = os.urandom(6).hex()
-_NUMBERS: Final = itertools.count(1)
 
 
 class Budget:
@@ -204,8 +189,8 @@ class Direct(Protocol):
         """
 
 
-class Exchange:
-    """One request and its answer. Used by one task.
+class Exchange(ServedRequest):
+    """One request over HTTP and its answer. Used by one task.
 
     Args:
         scope: ASGI's scope.
@@ -216,9 +201,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_budget", "_direct", "_receive", "_repeats", "_room", "_send", "_whole_bytes", "answered", "begun_ns",
-        "called", "code", "cors", "device", "error", "first_part_ns", "generation", "headers", "id", "limits", "method",
-        "parts", "path", "ran_at", "read_bytes", "scope", "sent", "sent_bytes", "status", "token",
+        "_budget", "_direct", "_receive", "_repeats", "_room", "_send", "_whole_bytes", "answered", "cors", "headers",
+        "limits", "scope", "values",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits, budget: Budget) -> None:
@@ -233,50 +217,22 @@ class Exchange:
         # Removed from the scope, which it refers to: a cycle for each request would need the garbage collector.
         self._direct: Final[Direct | None] = extensions.pop(DIRECT, None) if extensions else None
         self.limits: Final = limits
-        self.method: Final[str] = scope["method"]
         root: str = scope.get("root_path") or ""
         path: str = scope["path"]
-        self.path: Final = path[len(root) :] if root and path.startswith(root) else path
         given_headers: Sequence[Header] = scope["headers"]
         self.headers: Final[dict[bytes, bytes]] = dict(given_headers) if self._direct is None else self._direct.given
         self._repeats: Final = len(given_headers) != len(self.headers)
-        given = self.headers.get(b"x-request-id")
-        self.id: Final = (
-            given.decode("ascii")
-            if given is not None and _REQUEST_ID.fullmatch(given)
-            else f"{_PROCESS}-{next(_NUMBERS)}"
+        super().__init__(
+            scope["method"],
+            path[len(root) :] if root and path.startswith(root) else path,
+            self.headers.get(b"x-request-id"),
         )
-        self.begun_ns: Final = time.monotonic_ns()
-        self.called = ""
-        """The pool's method that was called, "Actor.method"; empty if none was."""
-        self.sent = False
-        """Whether the pool has a call of this request, so that it may have run."""
-        self.ran_at: tuple[tuple[int, int], ...] = ()
-        """The devices and incarnations that have ended while a call of this request ran there."""
-        self.device = -1
-        """The device that has the call; -1 if it has none."""
-        self.code = "ok"
-        """"ok", or the code of the error that has ended the answer."""
-        self.error: AtomrError | None = None
-        """The error that has ended the answer, if it is one of ours."""
-        self.generation = 0
-        """The incarnation that has the call; 0 if none has."""
-        self.parts = 0
-        """Parts of a stream so far."""
-        self.first_part_ns = 0
-        """When the first part of a stream came; 0 before."""
-        self.read_bytes = 0
-        """Bytes of the body."""
-        self.sent_bytes = 0
-        """Bytes of the answer, without its head."""
-        self.token = b""
-        """The digest of the client's token; empty if none was asked for."""
         self.cors: tuple[Header, ...] = ()
         """Headers of the answer for a web page of another origin."""
-        self.status = 0
-        """The answer's status, 0 before it has begun."""
         self.answered = False
         """Whether the answer is complete."""
+        self.values: tuple[str, ...] = ()
+        """What the path has in the places that its route leaves open."""
 
     # --- the request -----------------------------------------------------------------------------------------------
 
@@ -372,87 +328,8 @@ class Exchange:
 
     # --- the client ------------------------------------------------------------------------------------------------
 
-    def is_on(self, device: int, generation: int) -> None:
-        """Note the device and the incarnation that have the call."""
-        self.device, self.generation = device, generation
-
-    def failed(self, error: AtomrError | Problem) -> None:
-        """Note the error that has ended the answer."""
-        self.code = error.code
-        self.error = None if isinstance(error, Problem) else error
-
-    async def outcome(self, reply: Reply) -> Any:
-        """Wait for a call's result, or until the client leaves; then the call is cancelled. The body has been read.
-
-        Raises:
-            ClientLeft: The client has left.
-            AtomrError: The call ended with this error.
-        """
-        if not reply.is_over:
-            ended = asyncio.get_running_loop().create_future()
-            reply.wake(ended)
-            watcher = self._watcher(ended)
-            watcher.start(WATCH_AFTER_S)
-            try:
-                await ended
-            except asyncio.CancelledError:
-                reply.cancel()
-                raise
-            finally:
-                watcher.stop()
-            if not reply.is_over:
-                reply.cancel()
-                raise ClientLeft
-        return reply.result()
-
-    async def outcomes(self, replies: Sequence[Reply]) -> list[Any]:
-        """Wait for the results of several calls; as soon as one fails, or the client leaves, the others are cancelled.
-
-        Raises:
-            ClientLeft: The client has left.
-            AtomrError: The error of the first call that failed.
-        """
-        try:
-            waiting = [reply for reply in replies if not reply.is_over]
-            if waiting:
-                loop = asyncio.get_running_loop()
-                ended = loop.create_future()
-                left = len(waiting)
-
-                def count(reply: Reply) -> None:
-                    nonlocal left
-                    left -= 1
-                    if not left or reply.error is not None:
-                        set_done(ended)
-
-                for reply in waiting:
-                    reply.add_done_callback(count)
-                with self.watching(ended):
-                    await ended
-            for reply in replies:
-                if reply.is_over and reply.error is not None:
-                    raise errors.unraised(reply.error)
-            if not all(reply.is_over for reply in replies):
-                raise ClientLeft
-            return [reply.result() for reply in replies]
-        finally:
-            for reply in replies:
-                reply.cancel()
-
-    @contextlib.contextmanager
-    def watching(self, left: asyncio.Future[None]) -> Iterator[None]:
-        """Resolve a future once the client has left. The body has been read.
-
-        Sending succeeds even after the client has left, so only this watch tells.
-        """
-        watcher = self._watcher(left)
-        watcher.start()
-        try:
-            yield
-        finally:
-            watcher.stop()
-
-    def _watcher(self, left: asyncio.Future[None]) -> _ConnectionWatcher | _TaskWatcher:
+    def watcher(self, left: asyncio.Future[None]) -> Watcher:
+        """Return the object that resolves a future once the client has left."""
         return _TaskWatcher(self, left) if self._direct is None else _ConnectionWatcher(self._direct, left)
 
     async def left(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from atomr_mp.serve.http.exchange import Exchange
-from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.problems import Problem
 from atomr_mp.serve.values.bodies import from_json
 
 

@@ -11,13 +11,11 @@ from atomr_mp import errors
 from atomr_mp.pool import Pool
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.serve.http.exchange import Exchange
-from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.openai.refusals import missing
+from atomr_mp.serve.problems import Problem
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.values.schemas import decode
-
-MODEL: Final = "/v1/models/"
 
 STARTED: Final = int(time.time())
 """When this process was started; it stands for the time at which its models were made."""
@@ -84,7 +82,7 @@ def answer_model(source: PoolSource) -> Handler:
     """Return the handler of `GET /v1/models/NAME`."""
 
     async def handler(exchange: Exchange) -> None:
-        name = exchange.path.removeprefix(MODEL)
+        name = exchange.values[0]
         found = models(source.pool)
         if name not in found and source.pool.is_starting(name):
             raise errors.PoolUnreachable(f"no device that has the model {name[:100]} has been ready yet")

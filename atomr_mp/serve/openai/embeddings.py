@@ -6,7 +6,6 @@ import base64
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
-from atomr_mp.serve.calls import PoolCalls
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.openai import bodies, usage
 from atomr_mp.serve.openai.declared import method_of
@@ -14,6 +13,7 @@ from atomr_mp.serve.openai.fields import Fields
 from atomr_mp.serve.openai.inputs import inputs_of
 from atomr_mp.serve.openai.refusals import refusal, shown, wrong_type
 from atomr_mp.serve.openai.text_calls import call_all
+from atomr_mp.serve.pool_calls import PoolCalls
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.values.results import encode_json
 
@@ -60,7 +60,7 @@ class Embeddings:
         more = FIELDS.given(body, others, plan.method)
         model = body["model"]
         del body
-        results = await call_all(self._calls, exchange, pool, plan, [{first: each, **more} for each in inputs])
+        results = await call_all(self._calls, exchange, plan, [{first: each, **more} for each in inputs])
         vectors, counts = zip(*map(_parts, results), strict=True)
         if expected is not None and any(len(vector) != expected for vector in vectors):
             why = f"the vectors of {model} have {len(vectors[0])} dimensions, and {plan.method} has no other"

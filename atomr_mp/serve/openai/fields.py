@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from atomr_mp.protocol.words import did_you_mean
-from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.openai.refusals import refusal, shown, wrong_type
+from atomr_mp.serve.problems import Problem
 
 Accepted = Mapping[str, tuple[Any, ...]]
 """The values of fields that are accepted."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from atomr_mp import errors
-from atomr_mp.serve.http import problems
-from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve import problems
+from atomr_mp.serve.problems import Problem
 
 PATH: Final = "/v1/"
-"""Errors of the paths below are in this form."""
+"""Begins the paths whose errors are in this form."""
 
 MOST_SHOWN: Final = 100
 """Most characters of a client's own value that a message repeats."""
@@ -43,15 +43,16 @@ def shown(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
-def status_of(status: int) -> int:
-    """Return OpenAI's status for ours: a request that is wrong in any way is 400 there."""
+def status_of(error: errors.AtomrError | Problem, *, sent: bool = False) -> int:
+    """Return OpenAI's status for an error: a request that is wrong in any way is 400 there."""
+    status = problems.status_of(error, sent=sent)
     return 400 if status == 422 else status
 
 
 def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool, sent: bool = False) -> dict[str, Any]:
     """Return an error as the value of `error`: OpenAI's fields, and ours beside them; see `problems.describe`."""
     told = problems.describe(error, request_id, debug=debug, sent=sent)
-    status = status_of(problems.status_of(error, sent=sent))
+    status = status_of(error, sent=sent)
     return told | {"type": _type(status), "param": told["facts"].get("param")}
 
 

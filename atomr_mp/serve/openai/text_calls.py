@@ -7,17 +7,17 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply
-from atomr_mp.pool import Pool
-from atomr_mp.serve.calls import PoolCalls, of_all, options
+from atomr_mp.serve.calls import options
 from atomr_mp.serve.http import events
 from atomr_mp.serve.http.exchange import Exchange
-from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.openai import bodies, refusals
 from atomr_mp.serve.openai.declared import method_of
 from atomr_mp.serve.openai.parts import AnswerPart, TextAnswer
+from atomr_mp.serve.pool_calls import PoolCalls, of_all
+from atomr_mp.serve.problems import Problem
+from atomr_mp.serve.served_stream import ServedStream
 from atomr_mp.serve.source import PoolSource
-from atomr_mp.serve.streams import ServedStream, StreamCalls
-from atomr_mp.serve.target import CallTarget
+from atomr_mp.serve.streams import HttpStream, StreamCalls
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.values.schemas import ArgumentPlan
 
@@ -104,7 +104,7 @@ class TextCalls:
                     await exchange.answer(200, encode_json(writer.whole([await _gather(parts)])))
             return
         answers = [TextAnswer() for _ in calls]
-        results = await call_all(self._calls, exchange, pool, plan, calls)
+        results = await call_all(self._calls, exchange, plan, calls)
         parts_of = [answer.take_all(result) for answer, result in zip(answers, results, strict=True)]
         if in_parts:
             told = writer.part(parts_of[0]) + writer.end(answers[0])
@@ -113,7 +113,7 @@ class TextCalls:
         else:
             await exchange.answer(200, encode_json(writer.whole(answers)))
 
-    async def _send(self, exchange: Exchange, parts: ServedStream, writer: Writer) -> None:
+    async def _send(self, exchange: Exchange, parts: HttpStream, writer: Writer) -> None:
         """Send the text as it is made."""
         answer = TextAnswer(keeps=writer.keeps)
         try:
@@ -139,7 +139,7 @@ async def _gather(parts: ServedStream) -> TextAnswer:
 
 
 async def call_all(
-    calls: PoolCalls, exchange: Exchange, pool: Pool, plan: ArgumentPlan, several: Sequence[dict[str, Any]]
+    calls: PoolCalls, exchange: Exchange, plan: ArgumentPlan, several: Sequence[dict[str, Any]]
 ) -> list[Any]:
     """Make a call for each arguments by name; return their results, in this order.
 
@@ -149,12 +149,11 @@ async def call_all(
     """
     deadline_s, priority = options(exchange)
     planned = [plan.arguments(each)[1] for each in several]  # all of them before the first call is made
-    target = CallTarget(pool, plan.method)
     replies: list[Reply] = []
     try:
         for kwargs in planned:
-            replies.append(target.call((), kwargs, deadline_s=deadline_s, priority=priority))
-            exchange.sent = True
+            reply = calls.call(exchange, plan, (), kwargs, deadline_s=deadline_s, priority=priority)
+            replies.append(reply)
     except errors.AtomrError as error:
         for reply in replies:
             reply.cancel()

@@ -10,7 +10,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.flow.limits import MAX_DEPTH
-from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.problems import Problem
 from atomr_mp.serve.values.conversions import OddNumbers
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.problems import Problem
 
 FORM: Final = b"multipart/form-data"
 

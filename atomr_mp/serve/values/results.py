@@ -12,7 +12,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.serve.http.accept import weight
 from atomr_mp.serve.http.exchange import JSON
-from atomr_mp.serve.http.problems import Header, Problem
+from atomr_mp.serve.problems import Header, Problem
 from atomr_mp.serve.values import arrays
 
 NPY: Final = b"application/x-npy"

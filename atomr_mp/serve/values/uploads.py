@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from atomr_mp.protocol import values
 from atomr_mp.serve.http.limits import Limits
-from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.problems import Problem
 from atomr_mp.serve.values import arrays
 from atomr_mp.serve.values.bodies import from_json
 from atomr_mp.serve.values.multipart import FormPart

@@ -17,10 +17,10 @@ from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.serve import calls
 from atomr_mp.serve.http.limits import Limits
-from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.openai import bodies, chat, completions, responses
 from atomr_mp.serve.openai.inputs import inputs_of
 from atomr_mp.serve.openai.parts import TextAnswer
+from atomr_mp.serve.problems import Problem
 from atomr_mp.serve.values import arrays, multipart, results, schemas
 from atomr_mp_workers.loading import load
 from fuzzing import trees

@@ -365,13 +365,13 @@ def test_a_request_learns_of_its_method_before_it_is_sent(ledger: Ledger, kind: 
 
 def test_the_server_does_not_take_for_missing_what_still_loads(ledger: Ledger) -> None:
     """Neither a method nor a model: it answers 503, which clients try again."""
-    from atomr_mp.serve.calls import PoolCalls
     from atomr_mp.serve.openai import declared
+    from atomr_mp.serve.pool_calls import PoolCalls
 
     nothing: Any = SimpleNamespace()
     with loading(ledger, "local", "plain", count=1) as found:
         for ask in (
-            lambda: PoolCalls(nothing, nothing, nothing).plan(found.pool, "Loading.add"),
+            lambda: PoolCalls(nothing, nothing).plan(found.pool, "Loading.add"),
             lambda: declared.method_of(found.pool, "Loading", "chat"),
             lambda: declared.models(found.pool),
         ):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from atomr_mp.protocol.hosts import is_local
 from atomr_mp.serve.http.access import Access, Tokens
-from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.problems import Problem
 from tests.support import DEADLINE_S
 
 pytest.importorskip("prometheus_client")

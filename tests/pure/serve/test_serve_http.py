@@ -14,12 +14,12 @@ import pytest
 from hypothesis import strategies as st
 
 from atomr_mp import checks, errors
+from atomr_mp.serve import problems
 from atomr_mp.serve.http import access as access_module
-from atomr_mp.serve.http import problems
 from atomr_mp.serve.http.access import Access, Tokens, read_tokens
 from atomr_mp.serve.http.cors import Cors
 from atomr_mp.serve.http.exchange import Budget
-from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.problems import Problem
 from tests.in_turn import in_turn
 from tests.support import open_descriptors
 

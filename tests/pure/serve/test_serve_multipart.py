@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.serve.http.limits import Limits
-from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.problems import Problem
 from atomr_mp.serve.values import schemas, uploads
 from atomr_mp.serve.values.multipart import FormPart, parts_of
 from atomr_mp_workers.loading import load

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages.devices import MethodInfo
-from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.openai import chat, completions, refusals, responses
 from atomr_mp.serve.openai.declared import method_of
 from atomr_mp.serve.openai.fields import Fields
 from atomr_mp.serve.openai.parts import TextAnswer
 from atomr_mp.serve.openai.text_calls import DONE, Asked, Writer
+from atomr_mp.serve.problems import Problem
 from atomr_mp.serve.values import schemas
 from tests.openai_shapes import events_of, strictly
 

@@ -12,9 +12,9 @@ from atomr_mp.serve import method_figures, streams
 from atomr_mp.serve.http.events import COMMENT, OpenHttpStreams, event
 from atomr_mp.serve.http.exchange import Budget, Exchange
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS
-from atomr_mp.serve.http.problems import ClientLeft, Problem
 from atomr_mp.serve.metrics import STREAMS, Counters
-from atomr_mp.serve.streams import EVENTS, JOIN_BYTES, LINES, ServedStream, form_of
+from atomr_mp.serve.problems import ClientLeft, Problem
+from atomr_mp.serve.streams import EVENTS, JOIN_BYTES, LINES, HttpStream, form_of
 
 
 class FakeStream:
@@ -64,7 +64,7 @@ class Client:
         self.counters = Counters()
         health: Any = SimpleNamespace(note=lambda _device: None)
         stream: Any = self.stream
-        self.parts = ServedStream(self.exchange, stream, self.open, health, self.counters)
+        self.parts = HttpStream(self.exchange, stream, self.open, health, self.counters)
 
     async def receive(self) -> dict[str, Any]:
         """Leave."""

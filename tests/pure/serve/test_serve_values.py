@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as st_numpy
 from atomr_mp import errors
 from atomr_mp.protocol.flow.limits import MAX_DEPTH
 from atomr_mp.protocol.messages.devices import MethodInfo
-from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.problems import Problem
 from atomr_mp.serve.values import arrays, results, schemas
 from atomr_mp.serve.values.bodies import FEW, SHORT_BYTES, count_of, from_json, odd_numbers
 from atomr_mp.serve.values.conversions import NO_ODD_NUMBERS
