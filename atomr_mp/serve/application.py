@@ -23,6 +23,10 @@ from atomr_mp.serve.http.exchange import JSON, TEXT, Budget, Exchange, Receive, 
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
 from atomr_mp.serve.http.routes import Route, RouteGroup, Routes
 from atomr_mp.serve.metrics import Counters
+from atomr_mp.serve.oip.http_face import HttpFace
+from atomr_mp.serve.oip.inference import Inference
+from atomr_mp.serve.oip.models import ModelTable
+from atomr_mp.serve.oip.statistics import Statistics
 from atomr_mp.serve.openai import chat, completions, declared, description, refusals, responses
 from atomr_mp.serve.openai.embeddings import Embeddings
 from atomr_mp.serve.openai.text_calls import TextCalls
@@ -109,8 +113,16 @@ class Application:
             "/v1/completions": Route("openai", "POST", text_calls.answers(completions.FORM)),
             "/v1/responses": Route("openai", "POST", text_calls.answers(responses.FORM)),
         }
+        inference = Inference(
+            source, calls, self.health, ModelTable({}), Statistics(self.counters.methods), self._streams, self.counters,
+            limits.deadline_s,
+        )  # fmt: skip
         self._routes: Final = Routes(
-            [RouteGroup(openai, refusals.PATH, refusals.status_of, refusals.body_of), RouteGroup(plain)]
+            [
+                HttpFace(inference).group(),
+                RouteGroup(openai, refusals.PATH, refusals.status_of, refusals.body_of),
+                RouteGroup(plain),
+            ]
         )
 
     def drain(self) -> None:

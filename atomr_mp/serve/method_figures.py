@@ -119,6 +119,23 @@ class MethodFigures:
         row = self._rows.get((kind, method, "")) or self._row(kind, method, "")
         row[SUM] += several
 
+    def set_latest(self, kind: str, method: str, value: int) -> None:
+        """Note the latest value of what only grows, such as a time."""
+        row = self._rows.get((kind, method, "")) or self._row(kind, method, "")
+        row[SUM] = value
+
+    def latest(self, kind: str) -> dict[str, int]:
+        """Return the greatest value of all front ends, by method; see `set_latest`."""
+        found: dict[str, int] = {}
+        for slot in range(self._slots):
+            for at in range(ROWS):
+                key = self._key(slot, at)
+                if not key:
+                    break
+                if key[0] == kind:
+                    found[key[1]] = max(found.get(key[1], 0), self._words(slot, at)[SUM])
+        return found
+
     def _row(self, kind: str, method: str, outcome: str) -> memoryview:
         """Return the row of a key that has none yet, or that of all which find no room."""
         key = f"{kind} {method} {outcome}".encode()

@@ -21,10 +21,10 @@ from atomr_mp.serve.method_figures import OTHER, MethodFigures
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-ROUTES: Final = ("call", "openai", "health", "metrics", "watch", "page", "other")
+ROUTES: Final = ("call", "openai", "oip", "health", "metrics", "watch", "page", "other")
 
 STATUSES: Final = (
-    *(200, 400, 401, 403, 404, 405, 406, 408, 411, 413, 415, 422, 429, 431, 499, 500, 503, 504),
+    *(200, 400, 401, 403, 404, 405, 406, 408, 411, 413, 415, 422, 429, 431, 499, 500, 501, 503, 504),
     0,  # any other status
 )
 """Statuses that are counted by themselves; 499 is a client that left before its answer."""

@@ -1,0 +1,301 @@
+"""Inferences as calls of the pool, for every form of the protocol."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from atomr_mp import errors
+from atomr_mp.protocol.words import did_you_mean
+from atomr_mp.serve.health import HealthVerdict, PoolHealth
+from atomr_mp.serve.http.events import OpenHttpStreams
+from atomr_mp.serve.metrics import Counters
+from atomr_mp.serve.oip.classification import classes_of
+from atomr_mp.serve.oip.models import VERSION, Model, ModelTable
+from atomr_mp.serve.oip.requests import AskedOutput, InferAnswer, InferRequest
+from atomr_mp.serve.oip.statistics import Phases, Statistics
+from atomr_mp.serve.oip.tensors import Tensor
+from atomr_mp.serve.pool_calls import PoolCalls
+from atomr_mp.serve.problems import Problem
+from atomr_mp.serve.served_request import ServedRequest
+from atomr_mp.serve.served_stream import AHEAD, AHEAD_BYTES, ServedStream
+from atomr_mp.serve.source import PoolSource
+from atomr_mp.serve.target import CallTarget
+from atomr_mp.version import __version__
+
+SERVER: Final = "atomr-mp"
+
+EXTENSIONS: Final = (
+    "binary_tensor_data",
+    "classification",
+    "generate",
+    "model_configuration",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+)
+
+TOP_PRIORITY: Final = 7
+LEAST_PRIORITY: Final = -8
+
+RESERVED: Final = frozenset({"priority", "timeout", "binary_data_output"})
+"""Parameters of the protocol itself."""
+
+
+class CallOptions(NamedTuple):
+    """How a call is made for an inference."""
+
+    deadline_s: float | None
+    """The earlier of the request's `timeout` and the client's deadline; None for none."""
+    priority: int
+
+
+class Inference:
+    """Makes calls of the pool for inferences.
+
+    Args:
+        source: The source of the pool.
+        calls: Makes calls.
+        health: Knows which devices answer.
+        table: Finds models.
+        statistics: Counts inferences.
+        streams: The front end's open streams.
+        counters: The front end's counters.
+        most_deadline_s: The longest deadline that a request may ask for; a later one is this.
+    """
+
+    def __init__(
+        self,
+        source: PoolSource,
+        calls: PoolCalls,
+        health: PoolHealth,
+        table: ModelTable,
+        statistics: Statistics,
+        streams: OpenHttpStreams,
+        counters: Counters,
+        most_deadline_s: float,
+    ) -> None:
+        self._source: Final = source
+        self._calls: Final = calls
+        self._health: Final = health
+        self._table: Final = table
+        self.statistics: Final = statistics
+        self._streams: Final = streams
+        self._counters: Final = counters
+        self._most_deadline_s: Final = most_deadline_s
+
+    def names(self) -> list[str]:
+        """Return the names of all models."""
+        return self._table.names(self._source.pool.methods_by_name)
+
+    def model(self, name: str, version: str) -> Model:
+        """Return a model.
+
+        Raises:
+            Problem: 404; there is no such model or version.
+            PoolUnreachable: The pool starts, and the model is not known yet.
+        """
+        pool = self._source.pool
+        try:
+            return self._table.find(name, version, pool.methods_by_name)
+        except Problem:
+            if pool.is_starting(self._table.method_of(name)):
+                raise errors.PoolUnreachable(f"no device that has the model {name[:100]} has been ready yet") from None
+            raise
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the server's metadata, as the protocol has it."""
+        return {"name": SERVER, "version": __version__, "extensions": list(EXTENSIONS)}
+
+    async def verdict(self, name: str = "", version: str = "") -> HealthVerdict:
+        """Return whether a model answers, or any of them.
+
+        Raises:
+            Problem: 404; there is no such model or version.
+        """
+        return await self._health.verdict(self.model(name, version).method if name else "")
+
+    def options(self, request: InferRequest, deadline_s: float | None) -> CallOptions:
+        """Return how the call for a request is made.
+
+        Args:
+            request: The request.
+            deadline_s: The client's own deadline in seconds; None for none.
+
+        Raises:
+            InvalidRequest: Its timeout or its priority is none.
+        """
+        timeout_us = _whole(request, "timeout")
+        deadlines = [each for each in (deadline_s, timeout_us / 1e6 if timeout_us else None) if each is not None]
+        earliest = min([*deadlines, self._most_deadline_s]) if deadlines else None
+        level = _whole(request, "priority")
+        return CallOptions(earliest, max(TOP_PRIORITY + 1 - level, LEAST_PRIORITY) if level else 0)
+
+    def arguments(self, model: Model, request: InferRequest, headers: Mapping[str, str]) -> dict[str, Any]:
+        """Return the arguments of a method for a request.
+
+        Args:
+            model: The model.
+            request: The request.
+            headers: The client's headers, by names in small letters.
+
+        Raises:
+            InvalidRequest: The request does not fit the model.
+        """
+        for output in request.outputs:
+            if model.outputs is not None and output.name not in model.outputs:
+                raise _no_output(model, output.name, model.outputs)
+        found = model.arguments(request.inputs)
+        setting = model.setting
+        if setting.id_to:
+            found[setting.id_to] = request.id
+        if setting.parameters_to:
+            own = {name: value for name, value in request.parameters.items() if name not in RESERVED}
+            found[setting.parameters_to] = own
+        if setting.headers_to:
+            found[setting.headers_to] = {name: headers[name] for name in setting.headers if name in headers}
+        return found
+
+    async def infer(
+        self,
+        served: ServedRequest,
+        request: InferRequest,
+        *,
+        deadline_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> InferAnswer:
+        """Make a call for a request, and return its outcome.
+
+        Args:
+            served: The client's request.
+            request: What it asks for.
+            deadline_s: The client's own deadline in seconds; None for none.
+            headers: The client's headers, by names in small letters.
+
+        Raises:
+            Problem: 404, there is no such model; 400, it answers by streams alone.
+            AtomrError: The request does not fit, or the call has ended with this error.
+            ClientLeft: The client has left.
+        """
+        model = self.model(request.model, request.version)
+        served.called = model.method
+        try:
+            if model.info.streams:
+                raise Problem(
+                    400,
+                    "streams",
+                    f"the model {model.name} answers in parts; ask by gRPC's ModelStreamInfer, or by generate_stream",
+                )
+            return await self._answered(served, model, request, deadline_s, headers or {})
+        except BaseException:
+            self.statistics.failed(model.name, time.monotonic_ns() - served.begun_ns)
+            raise
+
+    async def _answered(
+        self,
+        served: ServedRequest,
+        model: Model,
+        request: InferRequest,
+        deadline_s: float | None,
+        headers: Mapping[str, str],
+    ) -> InferAnswer:
+        options = self.options(request, deadline_s)
+        arguments = self.arguments(model, request, headers)
+        plan = self._calls.plan(self._source.pool, model.method)
+        called_ns = time.monotonic_ns()
+        reply = self._calls.call(served, plan, (), arguments, deadline_s=options.deadline_s, priority=options.priority)
+        del arguments  # they may be large, and the call long
+        result = await self._calls.outcome(served, reply)
+        came_ns = time.monotonic_ns()
+        answer = answer_of(model, request, result)
+        phases = Phases(called_ns - served.begun_ns, came_ns - called_ns, time.monotonic_ns() - came_ns)
+        self.statistics.answered(model.name, _rows(model, request), phases)
+        return answer
+
+    def open(
+        self,
+        served: ServedRequest,
+        model: Model,
+        request: InferRequest,
+        *,
+        deadline_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> ServedStream:
+        """Open a stream for a request to a model that answers in parts; `answer_of` makes an answer of each.
+
+        Args:
+            served: The client's request.
+            model: The model; its method streams.
+            request: What it asks for.
+            deadline_s: The client's own deadline in seconds; None for none.
+            headers: The client's headers, by names in small letters.
+
+        Raises:
+            Problem: 429 or 503; no further stream is opened.
+            AtomrError: The request does not fit, or the pool does not open it.
+        """
+        served.called = model.method
+        options = self.options(request, deadline_s)
+        arguments = self.arguments(model, request, headers or {})
+        self._streams.check()
+        stream = CallTarget(self._source.pool, model.method).stream(
+            (),
+            arguments,
+            deadline_s=options.deadline_s,
+            priority=options.priority,
+            ahead=AHEAD,
+            ahead_bytes=AHEAD_BYTES,
+        )
+        served.sent = True
+        return ServedStream(served, stream, self._streams, self._health, self._counters)
+
+
+def answer_of(model: Model, request: InferRequest, result: object) -> InferAnswer:
+    """Return the answer for a result, with the outputs that were asked for.
+
+    Raises:
+        Unsupported: The result has a value that is no tensor.
+        InvalidRequest: It lacks an output that was asked for, or has no classes.
+    """
+    found = model.tensors_of(result)
+    if not request.outputs:
+        outputs = list(found.values())
+    else:
+        outputs = []
+        for asked in request.outputs:
+            if asked.name not in found:
+                raise _no_output(model, asked.name, found, ran=True)
+            outputs.append(_shown(model, asked, found[asked.name]))
+    return InferAnswer(model.name, VERSION, request.id, {}, outputs)
+
+
+def _shown(model: Model, asked: AskedOutput, tensor: Tensor) -> Tensor:
+    if not asked.classes:
+        return tensor
+    setting = model.setting.outputs.get(asked.name)
+    labels = () if setting is None else setting.labels
+    return classes_of(tensor, asked.classes, labels, has_rows=model.setting.max_batch_size > 0)
+
+
+def _rows(model: Model, request: InferRequest) -> int:
+    return request.inputs[0].shape[0] if model.setting.max_batch_size and request.inputs else 1
+
+
+def _no_output(model: Model, name: str, known: Iterable[str], *, ran: bool = False) -> errors.InvalidRequest:
+    known = list(known)
+    hint = did_you_mean(name[:100], known)
+    why = f"the model {model.name} has no output {name[:100]!r}{hint}; it has: {', '.join(known)}"
+    return errors.InvalidRequest(why, maybe_executed=ran)
+
+
+def _whole(request: InferRequest, name: str) -> int:
+    """Return a parameter that is a whole number, 0 if it is missing.
+
+    Raises:
+        InvalidRequest: It is something else.
+    """
+    found = request.parameters.get(name, 0)
+    if type(found) is not int or found < 0:
+        raise errors.InvalidRequest(f"the parameter {name} is a whole number from 0, not {repr(found)[:60]}")
+    return found
