@@ -26,7 +26,7 @@ from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.oip.http_face import HttpFace
 from atomr_mp.serve.oip.inference import Inference
 from atomr_mp.serve.oip.models import ModelTable
-from atomr_mp.serve.oip.statistics import Statistics
+from atomr_mp.serve.oip.statistics import ModelStatistics
 from atomr_mp.serve.openai import chat, completions, declared, description, refusals, responses
 from atomr_mp.serve.openai.embeddings import Embeddings
 from atomr_mp.serve.openai.text_calls import TextCalls
@@ -114,7 +114,7 @@ class Application:
             "/v1/responses": Route("openai", "POST", text_calls.answers(responses.FORM)),
         }
         inference = Inference(
-            source, calls, self.health, ModelTable({}), Statistics(self.counters.methods), self._streams, self.counters,
+            source, calls, self.health, ModelTable({}), ModelStatistics(self.counters.methods), self._streams, self.counters,
             limits.deadline_s,
         )  # fmt: skip
         self._routes: Final = Routes(

@@ -124,6 +124,10 @@ def _schema(
 
 def _of_result(annotation: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     adapter = result_adapter(annotation)
+    if adapter is None and typing.is_typeddict(annotation):  # msgspec forgets the element types of arrays in it
+        fields = typing.get_type_hints(annotation, include_extras=False)
+        found = {name: _schema(each, each, definitions, of_result=True) for name, each in fields.items()}
+        return {"type": "object", "properties": found, "required": sorted(annotation.__required_keys__)}
     if adapter is None:
         return _schema(annotation, annotation, definitions, of_result=True)
     return _of_pydantic(adapter, definitions, of_result=True)

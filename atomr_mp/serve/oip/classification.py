@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from atomr_mp import errors
 from atomr_mp.serve.oip.datatypes import BYTES
-from atomr_mp.serve.oip.tensors import Tensor
+from atomr_mp.serve.oip.tensors import NamedTensor
 
 
-def classes_of(tensor: Tensor, most: int, labels: Sequence[str], *, has_rows: bool) -> Tensor:
+def classes_of(tensor: NamedTensor, most: int, labels: Sequence[str], *, has_rows: bool) -> NamedTensor:
     """Return the greatest elements of a tensor, or of each of its rows, as texts "value:place:label".
 
     Args:
@@ -24,7 +24,7 @@ def classes_of(tensor: Tensor, most: int, labels: Sequence[str], *, has_rows: bo
     import numpy as np
 
     values = tensor.values
-    if isinstance(values, list) or not values.ndim:
+    if isinstance(values, list) or not values.ndim or values.dtype.kind == "b":
         raise errors.InvalidRequest(
             f"output {tensor.name!r} is {tensor.datatype} of shape {list(tensor.shape)}, and has no classes",
             maybe_executed=True,
@@ -38,4 +38,4 @@ def classes_of(tensor: Tensor, most: int, labels: Sequence[str], *, has_rows: bo
             value = row[at]
             shown = f"{float(value):f}" if value.dtype.kind in "fV" else str(int(value))
             elements.append(f"{shown}:{at}{label}".encode())
-    return Tensor(tensor.name, BYTES, (len(rows), count) if has_rows else (count,), elements)
+    return NamedTensor(tensor.name, BYTES, (len(rows), count) if has_rows else (count,), elements)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import msgspec
@@ -10,7 +11,7 @@ from atomr_mp import errors
 from atomr_mp.serve.oip import datatypes, tensors
 from atomr_mp.serve.oip.models import Model
 from atomr_mp.serve.oip.requests import AskedOutput, InferAnswer, InferRequest, Parameters
-from atomr_mp.serve.oip.tensors import Tensor
+from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.values.bodies import from_json
 from atomr_mp.serve.values.results import MOST_ELEMENTS
 
@@ -19,7 +20,7 @@ MOST_PARAMETERS: Final = 256
 
 
 def decode(name: str, version: str, body: bytes, json_bytes: int, most_containers: int) -> InferRequest:
-    """Return what a body asks for.
+    """Return the inference that a body asks for.
 
     Args:
         name: The model's name in the path.
@@ -32,7 +33,7 @@ def decode(name: str, version: str, body: bytes, json_bytes: int, most_container
         Problem: 400 or 413; the JSON is none, or too large.
         InvalidRequest: The body is no request.
     """
-    given = from_json(body[:json_bytes], most_containers)
+    given = read(body[:json_bytes], most_containers)
     if not isinstance(given, dict):
         raise errors.InvalidRequest("the body is a JSON object with `inputs`")
     parameters = _parameters("the request", given.get("parameters"))
@@ -42,14 +43,25 @@ def decode(name: str, version: str, body: bytes, json_bytes: int, most_container
     reader = _RawData(memoryview(body)[json_bytes:])
     found = [_input(each, reader) for each in inputs]
     reader.check_end()
-    binary = _flag("the request", parameters, "binary_data_output")
+    _flag("the request", parameters, "binary_data_output")
     outputs = given.get("outputs")
     if outputs is None:
         outputs = []
     if not isinstance(outputs, list):
         raise errors.InvalidRequest("`outputs` is a list of the outputs that are wanted")
-    asked = [_asked(each, binary=binary) for each in outputs]
+    asked = list(map(_asked, outputs))
     return InferRequest(name, version, _id(given.get("id")), parameters, found, asked)
+
+
+def read(text: bytes, most_containers: int) -> Any:
+    """Return the value of a JSON text, which may have NaN, Infinity and -Infinity, as Triton's clients write them.
+
+    Raises:
+        Problem: 400 or 413; it is no JSON, or too large.
+        InvalidRequest: It is nested too deeply.
+    """
+    is_plain = b"NaN" not in text and b"Infinity" not in text
+    return from_json(text, most_containers, msgspec.json.decode if is_plain else json.loads)
 
 
 def of_raw(model: Model, version: str, body: bytes) -> InferRequest:
@@ -82,10 +94,9 @@ def of_raw(model: Model, version: str, body: bytes) -> InferRequest:
 
 
 def is_binary(request: InferRequest, name: str) -> bool:
-    """Return whether an answer has an output as raw data."""
-    for each in request.outputs:
-        if each.name == name:
-            return each.is_binary
+    """Return whether an answer has an output as raw data; a request that names its outputs says so of each."""
+    if request.outputs:
+        return any(each.is_binary for each in request.outputs if each.name == name)
     return bool(request.parameters.get("binary_data_output", False))
 
 
@@ -149,7 +160,7 @@ class _RawData:
             raise errors.InvalidRequest(f"{len(self._data)} bytes are left behind the data of all tensors")
 
 
-def _input(given: object, reader: _RawData) -> Tensor:
+def _input(given: object, reader: _RawData) -> NamedTensor:
     if not isinstance(given, dict):
         raise errors.InvalidRequest("each of `inputs` is an object with name, datatype, shape, and data")
     name = _name("an input", given)
@@ -167,7 +178,7 @@ def _input(given: object, reader: _RawData) -> Tensor:
     return tensors.of_json(name, datatype, shape, given["data"])
 
 
-def _asked(given: object, *, binary: bool) -> AskedOutput:
+def _asked(given: object) -> AskedOutput:
     if not isinstance(given, dict):
         raise errors.InvalidRequest("each of `outputs` is an object with a name")
     name = _name("an output", given)
@@ -177,7 +188,7 @@ def _asked(given: object, *, binary: bool) -> AskedOutput:
         raise errors.InvalidRequest(f"output {name!r}: classification is a number of classes")
     if any(each.startswith("shared_memory") for each in parameters):
         raise errors.InvalidRequest(f"output {name!r}: shared memory is not offered here")
-    return AskedOutput(name, classes, _flag(f"output {name!r}", parameters, "binary_data", default=binary))
+    return AskedOutput(name, classes, _flag(f"output {name!r}", parameters, "binary_data"))
 
 
 def _name(what: str, given: dict[str, Any]) -> str:
@@ -211,8 +222,8 @@ def _parameters(whose: str, given: object) -> Parameters:
     return given
 
 
-def _flag(whose: str, parameters: Parameters, name: str, *, default: bool = False) -> bool:
-    found = parameters.get(name, default)
+def _flag(whose: str, parameters: Parameters, name: str) -> bool:
+    found = parameters.get(name, False)
     if not isinstance(found, bool):
         raise errors.InvalidRequest(f"the parameter {name} of {whose} is true or false")
     return found

@@ -7,14 +7,18 @@ from typing import Any, Final
 
 import msgspec
 
+from atomr_mp import errors
 from atomr_mp.serve.calls import seconds
+from atomr_mp.serve.http import events
 from atomr_mp.serve.http.exchange import JSON, Exchange
 from atomr_mp.serve.http.routes import Route, RouteGroup
-from atomr_mp.serve.oip import coding, http_body, refusals
+from atomr_mp.serve.oip import coding, generate, http_body, refusals
 from atomr_mp.serve.oip.config import config_of
-from atomr_mp.serve.oip.inference import Inference
+from atomr_mp.serve.oip.inference import Inference, answer_of
+from atomr_mp.serve.oip.models import Model
 from atomr_mp.serve.oip.requests import InferAnswer, InferRequest
 from atomr_mp.serve.problems import Header, Problem, retry_after
+from atomr_mp.serve.streams import HttpStream
 
 JSON_LENGTH: Final = b"inference-header-content-length"
 
@@ -52,6 +56,8 @@ class HttpFace:
                 f"{path}/config": self._get(self._config),
                 f"{path}/stats": self._get(self._statistics),
                 f"{path}/infer": Route("oip", "POST", self._infer),
+                f"{path}/generate": Route("oip", "POST", self._generate),
+                f"{path}/generate_stream": Route("oip", "POST", self._generate_stream),
             }
         return RouteGroup(routes, refusals.PATH, refusals.status_of, refusals.body_of)
 
@@ -92,7 +98,7 @@ class HttpFace:
         name, version = _model_of(exchange)
         self._inference.model(name, version)  # before the body is read
         deadline_s = seconds(exchange, b"x-deadline-s")
-        headers = {each.decode("latin-1"): value.decode("latin-1") for each, value in exchange.headers.items()}
+        headers = _headers(exchange)
         accepted = coding.coding_for(exchange.headers.get(b"accept-encoding", b""))
         request = await self._request(exchange, name, version)
         answer = await self._inference.infer(exchange, request, deadline_s=deadline_s, headers=headers)
@@ -118,6 +124,41 @@ class HttpFace:
         if json_bytes > limits.json_bytes:
             raise Problem(413, "too_large", f"the JSON has more than {limits.json_bytes} bytes; send binary data")
         return http_body.decode(name, version, body, json_bytes, limits.json_containers)
+
+    async def _generate(self, exchange: Exchange) -> None:
+        _, request, deadline_s, headers = await self._generation(exchange)
+        answer = await self._inference.infer(exchange, request, deadline_s=deadline_s, headers=headers)
+        await exchange.answer(200, generate.encode(answer))
+
+    async def _generate_stream(self, exchange: Exchange) -> None:
+        model, request, deadline_s, headers = await self._generation(exchange)
+        if not model.info.streams:
+            answer = await self._inference.infer(exchange, request, deadline_s=deadline_s, headers=headers)
+            await exchange.begin(200, *events.HEADERS)
+            await exchange.end(events.event(generate.encode(answer)))
+            return
+        opened = self._inference.open(exchange, model, request, HttpStream, deadline_s=deadline_s, headers=headers)
+        async with opened as parts:
+            try:
+                first = await parts.begin(events.HEADERS, events.COMMENT)
+                await parts.send(first, lambda part: events.event(generate.encode(answer_of(model, request, part))))
+                await parts.result()
+                await exchange.end()
+            except (errors.AtomrError, Problem) as error:
+                if not exchange.status:
+                    raise
+                exchange.failed(error)
+                told = refusals.body_of(error, exchange.id, debug=False, sent=True)
+                await exchange.end(events.event(told))
+
+    async def _generation(self, exchange: Exchange) -> tuple[Model, InferRequest, float | None, dict[str, str]]:
+        """Read a request of the extension `generate`."""
+        name, version = _model_of(exchange)
+        model = self._inference.model(name, version)
+        deadline_s, limits = seconds(exchange, b"x-deadline-s"), exchange.limits
+        body = await exchange.body(limits.json_bytes)
+        request = generate.request_of(model, version, http_body.read(body, limits.json_containers))
+        return model, request, deadline_s, _headers(exchange)
 
 
 async def _send(exchange: Exchange, request: InferRequest, answer: InferAnswer, accepted: bytes) -> None:
@@ -150,6 +191,11 @@ def _json_length(given: bytes | None, body_bytes: int) -> int:
             f"Inference-Header-Content-Length is a number of bytes of the body, which has {body_bytes}",
         )
     return int(given)
+
+
+def _headers(exchange: Exchange) -> dict[str, str]:
+    """Return the client's headers by names in small letters."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.headers.items()}
 
 
 def _model_of(exchange: Exchange) -> tuple[str, str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 from atomr_mp import errors
+from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.serve.health import HealthVerdict, PoolHealth
 from atomr_mp.serve.http.events import OpenHttpStreams
@@ -14,8 +15,8 @@ from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.oip.classification import classes_of
 from atomr_mp.serve.oip.models import VERSION, Model, ModelTable
 from atomr_mp.serve.oip.requests import AskedOutput, InferAnswer, InferRequest
-from atomr_mp.serve.oip.statistics import Phases, Statistics
-from atomr_mp.serve.oip.tensors import Tensor
+from atomr_mp.serve.oip.statistics import ModelStatistics, Phases
+from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.pool_calls import PoolCalls
 from atomr_mp.serve.problems import Problem
 from atomr_mp.serve.served_request import ServedRequest
@@ -41,6 +42,10 @@ LEAST_PRIORITY: Final = -8
 
 RESERVED: Final = frozenset({"priority", "timeout", "binary_data_output"})
 """Parameters of the protocol itself."""
+
+
+R = TypeVar("R", bound=ServedRequest)
+S = TypeVar("S", bound=ServedStream)
 
 
 class CallOptions(NamedTuple):
@@ -71,7 +76,7 @@ class Inference:
         calls: PoolCalls,
         health: PoolHealth,
         table: ModelTable,
-        statistics: Statistics,
+        statistics: ModelStatistics,
         streams: OpenHttpStreams,
         counters: Counters,
         most_deadline_s: float,
@@ -174,7 +179,7 @@ class Inference:
             headers: The client's headers, by names in small letters.
 
         Raises:
-            Problem: 404, there is no such model; 400, it answers by streams alone.
+            Problem: 404, there is no such model; 501, it answers in parts.
             AtomrError: The request does not fit, or the call has ended with this error.
             ClientLeft: The client has left.
         """
@@ -183,13 +188,14 @@ class Inference:
         try:
             if model.info.streams:
                 raise Problem(
-                    400,
+                    501,
                     "streams",
                     f"the model {model.name} answers in parts; ask by gRPC's ModelStreamInfer, or by generate_stream",
                 )
             return await self._answered(served, model, request, deadline_s, headers or {})
         except BaseException:
-            self.statistics.failed(model.name, time.monotonic_ns() - served.begun_ns)
+            if served.sent:
+                self.statistics.failed(model.name, time.monotonic_ns() - served.begun_ns)
             raise
 
     async def _answered(
@@ -215,19 +221,21 @@ class Inference:
 
     def open(
         self,
-        served: ServedRequest,
+        served: R,
         model: Model,
         request: InferRequest,
+        make: Callable[[R, ReplyStream, OpenHttpStreams, PoolHealth, Counters], S],
         *,
         deadline_s: float | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> ServedStream:
+    ) -> S:
         """Open a stream for a request to a model that answers in parts; `answer_of` makes an answer of each.
 
         Args:
             served: The client's request.
             model: The model; its method streams.
             request: What it asks for.
+            make: `ServedStream`, or the class of it that the client's protocol has.
             deadline_s: The client's own deadline in seconds; None for none.
             headers: The client's headers, by names in small letters.
 
@@ -248,7 +256,7 @@ class Inference:
             ahead_bytes=AHEAD_BYTES,
         )
         served.sent = True
-        return ServedStream(served, stream, self._streams, self._health, self._counters)
+        return make(served, stream, self._streams, self._health, self._counters)
 
 
 def answer_of(model: Model, request: InferRequest, result: object) -> InferAnswer:
@@ -260,17 +268,16 @@ def answer_of(model: Model, request: InferRequest, result: object) -> InferAnswe
     """
     found = model.tensors_of(result)
     if not request.outputs:
-        outputs = list(found.values())
-    else:
-        outputs = []
-        for asked in request.outputs:
-            if asked.name not in found:
-                raise _no_output(model, asked.name, found, ran=True)
-            outputs.append(_shown(model, asked, found[asked.name]))
+        return InferAnswer(model.name, VERSION, request.id, {}, list(found.values()))
+    asked = {each.name: each for each in request.outputs}
+    for name in asked:
+        if name not in found:
+            raise _no_output(model, name, found, ran=True)
+    outputs = [_shown(model, asked[name], tensor) for name, tensor in found.items() if name in asked]
     return InferAnswer(model.name, VERSION, request.id, {}, outputs)
 
 
-def _shown(model: Model, asked: AskedOutput, tensor: Tensor) -> Tensor:
+def _shown(model: Model, asked: AskedOutput, tensor: NamedTensor) -> NamedTensor:
     if not asked.classes:
         return tensor
     setting = model.setting.outputs.get(asked.name)

@@ -13,8 +13,8 @@ from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.serve.oip import tensors
 from atomr_mp.serve.oip.datatypes import BYTES
-from atomr_mp.serve.oip.signature import OUTPUT, Form, TensorInfo, inputs_of, outputs_of
-from atomr_mp.serve.oip.tensors import Tensor
+from atomr_mp.serve.oip.signature import OUTPUT, TensorInfo, TensorKind, inputs_of, outputs_of
+from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.problems import Problem
 from atomr_mp.serve.values.schemas import decode
 
@@ -69,7 +69,7 @@ class Model(NamedTuple):
     """None where only a result shows them."""
     setting: ModelSetting
 
-    def argument_of(self, tensor: Tensor) -> tuple[str, Any]:
+    def argument_of(self, tensor: NamedTensor) -> tuple[str, Any]:
         """Return the parameter and the argument that a tensor becomes.
 
         Raises:
@@ -88,7 +88,7 @@ class Model(NamedTuple):
         self._check_shape(tensor, expected)
         return self._parameter(self.setting.inputs, tensor.name), _argument(tensor, expected)
 
-    def arguments(self, given: Sequence[Tensor]) -> dict[str, Any]:
+    def arguments(self, given: Sequence[NamedTensor]) -> dict[str, Any]:
         """Return a method's arguments by name.
 
         Raises:
@@ -107,7 +107,7 @@ class Model(NamedTuple):
             self._check_rows(given)
         return found
 
-    def _check_rows(self, given: Sequence[Tensor]) -> None:
+    def _check_rows(self, given: Sequence[NamedTensor]) -> None:
         rows = {each.shape[0] for each in given}
         most = self.setting.max_batch_size
         if len(rows) != 1:
@@ -117,9 +117,9 @@ class Model(NamedTuple):
         if not 0 < (count := rows.pop()) <= most:
             raise errors.InvalidRequest(f"a request to {self.name} has 1 to {most} rows, not {count}")
 
-    def _check_shape(self, tensor: Tensor, expected: TensorInfo) -> None:
+    def _check_shape(self, tensor: NamedTensor, expected: TensorInfo) -> None:
         shape = expected.shape
-        if expected.form in {Form.SCALAR, Form.TEXT, Form.BINARY}:
+        if expected.form in {TensorKind.SCALAR, TensorKind.TEXT, TensorKind.BINARY}:
             fits = all(length == 1 for length in tensor.shape)
         else:
             fits = shape is None or (
@@ -132,7 +132,7 @@ class Model(NamedTuple):
                 f"{list(tensor.shape)}"
             )
 
-    def tensors_of(self, result: object) -> dict[str, Tensor]:
+    def tensors_of(self, result: object) -> dict[str, NamedTensor]:
         """Return a result's outputs by name.
 
         Raises:
@@ -140,7 +140,7 @@ class Model(NamedTuple):
         """
         named = result if isinstance(result, dict) else {OUTPUT: result}
         by_key = {setting.parameter: name for name, setting in self.setting.outputs.items() if setting.parameter}
-        found: dict[str, Tensor] = {}
+        found: dict[str, NamedTensor] = {}
         for key, value in named.items():
             name = by_key.get(key, str(key))
             try:
@@ -170,44 +170,44 @@ def _told(info: TensorInfo) -> dict[str, Any]:
     return {"name": info.name, "datatype": info.datatype, "shape": info.told_shape}
 
 
-def _argument(tensor: Tensor, expected: TensorInfo) -> Any:
+def _argument(tensor: NamedTensor, expected: TensorInfo) -> Any:
     values = tensor.values
     match expected.form:
-        case Form.ARRAY:
+        case TensorKind.ARRAY:
             assert not isinstance(values, list)
             return values
-        case Form.SCALAR:
+        case TensorKind.SCALAR:
             assert not isinstance(values, list)
             return values.reshape(-1)[0].item()
-        case Form.LIST:
+        case TensorKind.LIST:
             assert not isinstance(values, list)
             return values.tolist()
     assert isinstance(values, list)
-    if expected.form in {Form.BINARY, Form.BINARIES}:
-        return values[0] if expected.form is Form.BINARY else values
+    if expected.form in {TensorKind.BINARY, TensorKind.BINARIES}:
+        return values[0] if expected.form is TensorKind.BINARY else values
     try:
         texts = [each.decode() for each in values]
     except UnicodeDecodeError as error:
         raise errors.InvalidRequest(f"input {tensor.name!r} is a text, and its bytes are no UTF-8") from error
-    return texts[0] if expected.form is Form.TEXT else texts
+    return texts[0] if expected.form is TensorKind.TEXT else texts
 
 
-def _tensor(name: str, value: object) -> Tensor:
+def _tensor(name: str, value: object) -> NamedTensor:
     """Return a value of a result as a tensor.
 
     Raises:
-        TypeError, ValueError: It is none.
+        TypeError, ValueError: It is not a tensor.
     """
     import numpy as np
 
     if isinstance(value, str | bytes):
-        return Tensor(name, BYTES, (1,), [value.encode() if isinstance(value, str) else value])
+        return NamedTensor(name, BYTES, (1,), [value.encode() if isinstance(value, str) else value])
     if isinstance(value, bool | int | float):
         return tensors.of_array(name, np.array([value]))
     if isinstance(value, list | tuple):
         if value and all(isinstance(each, str | bytes) for each in value):
             elements = [each.encode() if isinstance(each, str) else each for each in value]
-            return Tensor(name, BYTES, (len(value),), elements)
+            return NamedTensor(name, BYTES, (len(value),), elements)
         return tensors.of_array(name, np.asarray(value))
     if isinstance(value, np.ndarray):
         return tensors.of_array(name, value)
@@ -304,9 +304,9 @@ def _renamed(
     for key in [*found, *(key for key in names if key not in found)]:
         name = names.get(key, key)
         setting = settings.get(name, TensorSetting())
-        info = found.get(key) or TensorInfo(name, setting.datatype or BYTES, None, Form.ARRAY)
+        info = found.get(key) or TensorInfo(name, setting.datatype or BYTES, None, TensorKind.ARRAY)
         datatype = setting.datatype or info.datatype
-        form = Form.BINARIES if datatype == BYTES and info.form is Form.ARRAY else info.form
+        form = TensorKind.BINARIES if datatype == BYTES and info.form is TensorKind.ARRAY else info.form
         shape = info.shape if setting.shape is None else setting.shape
         if shape is not None and has_rows:
             shape = (-1, *shape)

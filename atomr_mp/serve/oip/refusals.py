@@ -29,7 +29,7 @@ def status_of(error: errors.AtomrError | Problem, *, sent: bool = False) -> int:
 
 
 def text_of(error: errors.AtomrError | Problem) -> str:
-    """Return what an answer tells of an error."""
+    """Return the text of an error for its answer."""
     text = str(error)
     if isinstance(error, errors.PoisonRequest):
         text += f" (fingerprint {error.fingerprint})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from atomr_mp.serve.oip.tensors import Tensor
+from atomr_mp.serve.oip.tensors import NamedTensor
 
 ParameterValue = bool | int | float | str
 """The value of a parameter."""
@@ -31,7 +31,7 @@ class InferRequest(NamedTuple):
     """Empty for the latest."""
     id: str
     parameters: Parameters
-    inputs: Sequence[Tensor]
+    inputs: Sequence[NamedTensor]
     outputs: Sequence[AskedOutput]
     """Empty for all of them."""
 
@@ -43,5 +43,5 @@ class InferAnswer(NamedTuple):
     version: str
     id: str
     parameters: Parameters
-    outputs: Sequence[Tensor]
-    """In the order in which they were asked for, else in the model's."""
+    outputs: Sequence[NamedTensor]
+    """In the model's order."""

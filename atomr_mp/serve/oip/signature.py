@@ -14,7 +14,7 @@ OUTPUT: Final = "output"
 """Name of the only output of a method that returns no mapping."""
 
 
-class Form(Enum):
+class TensorKind(Enum):
     """What a tensor is in Python."""
 
     ARRAY = "array"
@@ -38,7 +38,7 @@ class TensorInfo(NamedTuple):
     """One of the protocol's names."""
     shape: tuple[int, ...] | None
     """Lengths, -1 for any, that of the batch among them; None if not even their number is known."""
-    form: Form
+    form: TensorKind
     is_optional: bool = False
 
     @property
@@ -55,34 +55,40 @@ class NoTensorError(Exception):
 
 
 def info_of(name: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> TensorInfo:
-    """Return what is known of a parameter or a result.
+    """Return the tensor that a parameter or a result is.
 
     Raises:
         NoTensorError: It is no tensor.
     """
     schema, may_be_none = _plain(schema, definitions, MAX_REF_DEPTH)
     form, datatype = _form(name, schema, definitions)
-    shape = {Form.ARRAY: None, Form.LIST: (-1,), Form.TEXTS: (-1,), Form.BINARIES: (-1,)}.get(form, (1,))
+    shape = {TensorKind.ARRAY: None, TensorKind.LIST: (-1,), TensorKind.TEXTS: (-1,), TensorKind.BINARIES: (-1,)}.get(
+        form, (1,)
+    )
     return TensorInfo(name, datatype, shape, form, may_be_none or "default" in schema)
 
 
-def _form(name: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[Form, str]:
+def _form(name: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[TensorKind, str]:
     match schema:
         case {"format": "ndarray", "dtype": str(dtype)} if dtype in DATATYPES:
-            return Form.ARRAY, DATATYPES[dtype]
+            return TensorKind.ARRAY, DATATYPES[dtype]
         case {"format": "ndarray", "dtype": str(dtype)}:
             raise NoTensorError(f"{name} has elements of {dtype}, which the protocol does not have")
         case {"format": "ndarray"}:
             raise NoTensorError(f"{name} is an array whose annotation names no element type, as NDArray[np.float32]")
         case {"contentEncoding": "base64"}:
-            return Form.BINARY, BYTES
+            return TensorKind.BINARY, BYTES
         case {"type": "string"} if "format" not in schema:
-            return Form.TEXT, BYTES
+            return TensorKind.TEXT, BYTES
         case {"type": str(kind)} if kind in _NUMBERS:
-            return Form.SCALAR, _NUMBERS[kind]
+            return TensorKind.SCALAR, _NUMBERS[kind]
         case {"type": "array", "items": dict(items)} if "prefixItems" not in schema:
             form, datatype = _form(name, _plain(items, definitions, MAX_REF_DEPTH)[0], definitions)
-            several = {Form.SCALAR: Form.LIST, Form.TEXT: Form.TEXTS, Form.BINARY: Form.BINARIES}.get(form)
+            several = {
+                TensorKind.SCALAR: TensorKind.LIST,
+                TensorKind.TEXT: TensorKind.TEXTS,
+                TensorKind.BINARY: TensorKind.BINARIES,
+            }.get(form)
             if several is not None:
                 return several, datatype
     raise NoTensorError(f"{name} is neither an array nor a number, a text, bytes or a list of these")

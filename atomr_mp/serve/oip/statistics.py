@@ -40,7 +40,7 @@ class Phases(NamedTuple):
     """From the result to the answer's tensors."""
 
 
-class Statistics:
+class ModelStatistics:
     """Counts inferences by model.
 
     Args:
@@ -56,7 +56,7 @@ class Statistics:
         figures.took(SUCCESS, model, "", sum(phases))
         figures.took(QUEUE, model, "", 0)
         for kind, ns in zip((INPUT, INFER, OUTPUT), phases, strict=True):
-            figures.took(kind, model, "", ns)
+            figures.took(kind, model, str(rows), ns)
         figures.count(ROWS, model, rows)
         figures.set_latest(LAST_MS, model, int(time.time() * 1000))
 
@@ -66,26 +66,43 @@ class Statistics:
 
     def told(self, models: list[str]) -> list[dict[str, Any]]:
         """Return the statistics of models, as the protocol has them."""
-        counts: dict[tuple[str, str], tuple[int, int]] = {}
+        found: dict[str, dict[str, dict[str, tuple[int, int]]]] = {name: {} for name in models}
         for each in self._figures.all():
-            if each.kind.startswith("oip-"):
-                counts[each.kind, each.method] = sum(each.buckets), each.total
+            if each.kind.startswith("oip-") and each.method in found:
+                by_rows = found[each.method].setdefault(each.kind, {})
+                by_rows[each.outcome] = sum(each.buckets), each.total
         latest = self._figures.latest(LAST_MS)
-        return [self._told(name, counts, latest.get(name, 0)) for name in models]
+        return [_told(name, kinds, latest.get(name, 0)) for name, kinds in found.items()]
 
-    def _told(self, model: str, counts: dict[tuple[str, str], tuple[int, int]], last_ms: int) -> dict[str, Any]:
-        nothing = (0, 0)
-        durations = {told: counts.get((kind, model), nothing) for told, kind in _TOLD.items()}
-        phases: dict[str, dict[str, int]] = {told: {"count": n, "ns": ns} for told, (n, ns) in durations.items()}
-        phases |= {"cache_hit": {"count": 0, "ns": 0}, "cache_miss": {"count": 0, "ns": 0}}
-        return {
-            "name": model,
-            "version": VERSION,
-            "last_inference": last_ms,
-            "inference_count": counts.get((ROWS, model), nothing)[1],
-            "execution_count": durations["success"][0],
-            "inference_stats": phases,
-            "batch_stats": [],
-            "memory_usage": [],
-            "response_stats": {},
-        }
+
+def _told(model: str, kinds: dict[str, dict[str, tuple[int, int]]], last_ms: int) -> dict[str, Any]:
+    """Return the statistics of a model.
+
+    Args:
+        model: Its name.
+        kinds: Counts and sums by kind, and by the number of rows where that is counted.
+        last_ms: When its last request was answered.
+    """
+    phases = {told: _duration(*kinds.get(kind, {}).values()) for told, kind in _TOLD.items()}
+    phases |= {"cache_hit": _duration(), "cache_miss": _duration()}
+    by_rows = {told: kinds.get(kind, {}) for told, kind in _TOLD.items() if kind in {INPUT, INFER, OUTPUT}}
+    sizes = sorted({int(rows) for each in by_rows.values() for rows in each if rows.isdigit()})
+    batches = [
+        {"batch_size": size} | {told: _duration(each.get(str(size), (0, 0))) for told, each in by_rows.items()}
+        for size in sizes
+    ]
+    return {
+        "name": model,
+        "version": VERSION,
+        "last_inference": last_ms,
+        "inference_count": sum(total for _, total in kinds.get(ROWS, {}).values()),
+        "execution_count": phases["success"]["count"],
+        "inference_stats": phases,
+        "response_stats": {},
+        "batch_stats": batches,
+        "memory_usage": [],
+    }
+
+
+def _duration(*several: tuple[int, int]) -> dict[str, int]:
+    return {"count": sum(count for count, _ in several), "ns": sum(ns for _, ns in several)}

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
+
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import check_shape
@@ -29,7 +31,7 @@ def element_bytes(datatype: str) -> int:
     return dtypes.item_bytes(NAMES[datatype])
 
 
-class Tensor(NamedTuple):
+class NamedTensor(NamedTuple):
     """A tensor with its elements."""
 
     name: str
@@ -53,7 +55,7 @@ def shape_of(name: str, given: object) -> tuple[int, ...]:
     return tuple(given)
 
 
-def of_raw(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> Tensor:
+def of_raw(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> NamedTensor:
     """Return a tensor of raw data: elements in row-major order, little-endian. It lies in the data itself.
 
     Raises:
@@ -67,7 +69,7 @@ def of_raw(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -
             raise _wrong(name, str(error)) from error
         if len(elements) != count:
             raise _wrong(name, f"its data has {len(elements)} elements, and the shape {list(shape)} {count}")
-        return Tensor(name, datatype, shape, elements)
+        return NamedTensor(name, datatype, shape, elements)
     import numpy as np
 
     element = dtypes.to_numpy(NAMES[datatype])
@@ -77,10 +79,10 @@ def of_raw(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -
     array = np.frombuffer(data, np.uint8).view(element) if count else np.zeros(0, element)
     if datatype == "BOOL" and count and int(array.view(np.uint8).max()) > 1:
         raise _wrong(name, "an element of BOOL is a byte that is 0 or 1")
-    return Tensor(name, datatype, shape, array.reshape(shape))
+    return NamedTensor(name, datatype, shape, array.reshape(shape))
 
 
-def of_json(name: str, datatype: str, shape: tuple[int, ...], data: object) -> Tensor:
+def of_json(name: str, datatype: str, shape: tuple[int, ...], data: object) -> NamedTensor:
     """Return a tensor of a JSON list: flat, or nested as its shape is.
 
     Raises:
@@ -97,11 +99,11 @@ def of_json(name: str, datatype: str, shape: tuple[int, ...], data: object) -> T
     if datatype == BYTES:
         if not all(type(each) is str for each in flat):
             raise _wrong(name, "elements of BYTES are texts in JSON")
-        return Tensor(name, datatype, shape, [each.encode() for each in flat])
-    return Tensor(name, datatype, shape, _numbers(name, datatype, flat).reshape(shape))
+        return NamedTensor(name, datatype, shape, [each.encode() for each in flat])
+    return NamedTensor(name, datatype, shape, _numbers(name, datatype, flat).reshape(shape))
 
 
-def of_list(name: str, datatype: str, shape: tuple[int, ...], elements: Sequence[Any]) -> Tensor:
+def of_list(name: str, datatype: str, shape: tuple[int, ...], elements: Sequence[Any]) -> NamedTensor:
     """Return a tensor of elements in row-major order, as gRPC's typed contents have them.
 
     Raises:
@@ -111,11 +113,11 @@ def of_list(name: str, datatype: str, shape: tuple[int, ...], elements: Sequence
     if len(elements) != count:
         raise _wrong(name, f"its contents have {len(elements)} elements, and the shape {list(shape)} {count}")
     if datatype == BYTES:
-        return Tensor(name, datatype, shape, [bytes(each) for each in elements])
-    return Tensor(name, datatype, shape, _numbers(name, datatype, list(elements)).reshape(shape))
+        return NamedTensor(name, datatype, shape, [bytes(each) for each in elements])
+    return NamedTensor(name, datatype, shape, _numbers(name, datatype, list(elements)).reshape(shape))
 
 
-def of_array(name: str, array: np.ndarray[Any, Any]) -> Tensor:
+def of_array(name: str, array: np.ndarray[Any, Any]) -> NamedTensor:
     """Return a tensor of an array.
 
     Raises:
@@ -124,22 +126,22 @@ def of_array(name: str, array: np.ndarray[Any, Any]) -> Tensor:
     import numpy as np
 
     if array.dtype.kind == "U":
-        return Tensor(name, BYTES, array.shape, [str(each).encode() for each in array.flat])
+        return NamedTensor(name, BYTES, array.shape, [str(each).encode() for each in array.flat])
     if array.dtype.kind == "S":
-        return Tensor(name, BYTES, array.shape, [bytes(each) for each in array.flat])
+        return NamedTensor(name, BYTES, array.shape, [bytes(each) for each in array.flat])
     datatype = DATATYPES.get(array.dtype.name)
     if datatype is None:
         raise ValueError(f"the protocol has no elements of {array.dtype.name}")
-    return Tensor(name, datatype, array.shape, np.ascontiguousarray(array).reshape(array.shape))
+    return NamedTensor(name, datatype, array.shape, np.ascontiguousarray(array).reshape(array.shape))
 
 
-def raw(tensor: Tensor) -> bytes:
+def raw(tensor: NamedTensor) -> bytes:
     """Return a tensor's raw data."""
     values = tensor.values
     return datatypes.pack(values) if isinstance(values, list) else values.tobytes()
 
 
-def as_json(tensor: Tensor) -> list[Any]:
+def as_json(tensor: NamedTensor) -> list[Any]:
     """Return a tensor's elements as a flat list for JSON.
 
     Raises:
@@ -149,12 +151,27 @@ def as_json(tensor: Tensor) -> list[Any]:
         raise ValueError(f"{tensor.datatype} has no form in JSON; ask for it with `binary_data` true")
     values = tensor.values
     if not isinstance(values, list):
-        found: list[Any] = values.reshape(-1).tolist()
-        return found
+        return _shown_numbers(values.reshape(-1))
     try:
         return [each.decode() for each in values]
     except UnicodeDecodeError as error:
         raise ValueError("an element is no UTF-8; ask for it with `binary_data` true") from error
+
+
+def _shown_numbers(values: np.ndarray[Any, Any]) -> list[Any]:
+    """Return numbers for JSON; those that are not finite as Triton writes them, and Python reads them."""
+    import numpy as np
+
+    found: list[Any] = values.tolist()
+    if values.dtype.kind == "f":
+        for at in np.flatnonzero(~np.isfinite(values)).tolist():
+            found[at] = _NAN if math.isnan(found[at]) else (_INFINITY if found[at] > 0 else _LEAST)
+    return found
+
+
+_NAN: Final = msgspec.Raw(b"NaN")
+_INFINITY: Final = msgspec.Raw(b"Infinity")
+_LEAST: Final = msgspec.Raw(b"-Infinity")
 
 
 def _count(name: str, datatype: str, shape: tuple[int, ...]) -> int:
@@ -203,9 +220,25 @@ def _numbers(name: str, datatype: str, flat: list[Any]) -> np.ndarray[Any, Any]:
     if not kinds <= {int, float, bool} or (bool in kinds and datatype != "BOOL"):
         raise _wrong(name, f"elements of {datatype} are {'true and false' if datatype == 'BOOL' else 'numbers'}")
     try:
-        return arrays.from_lists(flat, element)
-    except ValueError as error:
+        return _floats(flat, element) if datatype.startswith("FP") else arrays.from_lists(flat, element)
+    except (ValueError, OverflowError) as error:
         raise _wrong(name, str(error)) from error
+
+
+def _floats(flat: list[Any], element: str) -> np.ndarray[Any, Any]:
+    """Return an array of floating-point numbers, which may be NaN or infinite.
+
+    Raises:
+        ValueError: A finite number is too large.
+    """
+    import numpy as np
+
+    wide = np.array(flat, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        found = wide.astype(dtypes.to_numpy(element))
+    if (np.isinf(found) & np.isfinite(wide)).any():
+        raise ValueError(f"a number is too large for {element}")
+    return found
 
 
 def _wrong(name: str, why: str) -> errors.InvalidRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -14,12 +15,13 @@ from atomr_mp.serve.problems import Problem
 from atomr_mp.serve.values.conversions import OddNumbers
 
 
-def from_json(body: bytes, most_containers: int) -> Any:
+def from_json(body: bytes, most_containers: int, decode: Callable[[bytes], Any] = msgspec.json.decode) -> Any:
     """Return a body's value.
 
     Args:
         body: The body.
         most_containers: Most lists and objects in it.
+        decode: Returns the value of a text in the form of JSON that is meant.
 
     Raises:
         Problem: 400, the body is not JSON, or an object has a name twice; 413, it has too many lists and objects.
@@ -37,7 +39,7 @@ def from_json(body: bytes, most_containers: int) -> Any:
                 facts={"limit_containers": most_containers},
             )
     try:
-        value = msgspec.json.decode(body)
+        value = decode(body)
     except RecursionError as error:
         raise errors.InvalidRequest(values.TOO_DEEP) from error
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:

@@ -53,7 +53,6 @@ OUTCOMES: Final = {
     "template_exponential": errors.DeadlineExceeded,
     "huge_unroll": errors.DeadlineExceeded,
     "long_chain": errors.DeadlineExceeded,
-    "very_deep_unary": errors.CompilationFailed,
     "nul_inside": errors.InvalidRequest,
     "not_utf8": errors.InvalidRequest,
     "good": None,
