@@ -113,10 +113,17 @@ class Application:
             "/v1/completions": Route("openai", "POST", text_calls.answers(completions.FORM)),
             "/v1/responses": Route("openai", "POST", text_calls.answers(responses.FORM)),
         }
+        statistics = ModelStatistics(self.counters.methods)
         inference = Inference(
-            source, calls, self.health, ModelTable({}), ModelStatistics(self.counters.methods), self._streams, self.counters,
+            source,
+            calls,
+            self.health,
+            ModelTable({}),
+            statistics,
+            self._streams,
+            self.counters,
             limits.deadline_s,
-        )  # fmt: skip
+        )
         self._routes: Final = Routes(
             [
                 HttpFace(inference).group(),

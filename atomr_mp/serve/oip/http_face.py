@@ -140,7 +140,7 @@ class HttpFace:
         opened = self._inference.open(exchange, model, request, HttpStream, deadline_s=deadline_s, headers=headers)
         async with opened as parts:
             try:
-                first = await parts.begin(events.HEADERS, events.COMMENT)
+                first = await parts.begin(events.HEADERS, b"")  # not all clients know comments
                 await parts.send(first, lambda part: events.event(generate.encode(answer_of(model, request, part))))
                 await parts.result()
                 await exchange.end()

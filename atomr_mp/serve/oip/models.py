@@ -196,7 +196,8 @@ def _tensor(name: str, value: object) -> NamedTensor:
     """Return a value of a result as a tensor.
 
     Raises:
-        TypeError, ValueError: It is not a tensor.
+        TypeError: It is not a tensor.
+        ValueError: It is one of a kind that the protocol does not have.
     """
     import numpy as np
 
