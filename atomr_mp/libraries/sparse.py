@@ -74,10 +74,10 @@ class SparseMatrix(sparse.Matrix, frozen=True, dict=True):
                 f"SciPy has no sparse matrices of {self.dtype}; take `with_data` with values cast to float32"
             )
         indices, indptr = (
-            None if each is None else _numpy(each) for each in self._library.done(sparse.Arrays(self.pattern))
+            None if each is None else each.numpy() for each in self._library.done(sparse.Arrays(self.pattern))
         )
         data: Any = self.data
-        values, shape = _numpy(data), (self.rows, self.columns)
+        values, shape = data.numpy(), (self.rows, self.columns)
         if self.stored == "coo":
             made = scipy.sparse.coo_array((values, (indptr, indices)), shape=shape)
         elif self.stored == "blocked_ell":
@@ -227,14 +227,6 @@ def _block(lengths: tuple[int, ...]) -> tuple[int, ...]:
     if len(lengths) not in {1, 2} or min(lengths) < 1:
         raise errors.InvalidRequest(f"blocksize is {lengths}; it must be one or two lengths of at least 1")
     return lengths * 2 if len(lengths) == 1 else lengths
-
-
-def _numpy(array: Any) -> Any:
-    """Return a copy of an array that is on the device."""
-    if hasattr(array, "numpy"):
-        return array.numpy()
-    here = array.array
-    return here.get() if hasattr(here, "get") else here.copy()
 
 
 def _placed(put: Callable[[Any], Operand], array: Any) -> Any:

@@ -51,6 +51,15 @@ class Calculating(Actor):
         made: DeviceArray = self._program.run(x=x)
         return made
 
+    @method(thread=True)
+    def numbers(self, x: DeviceArray) -> list[Any]:
+        """Bring a product to the host: all of it, every other row transposed, nothing, one element."""
+        product = self._libraries.blas.gemm(x, self._weights)
+        found = [product.numpy(), product[::-2].T.numpy(), product[:0].numpy(), product[2, 3].numpy()]
+        assert all(type(each) is np.ndarray and each.flags.writeable and each.flags.c_contiguous for each in found)
+        found[0] += 1.0
+        return [*found, product.numpy()]
+
     @method
     def run(self, x: DeviceArray) -> DeviceArray:
         """Run the program."""

@@ -100,6 +100,10 @@ def test_arrays_of_every_element_type_hold_what_is_copied_there(dtype: str) -> N
     device().copy(array.T, turned)
     synchronize()
     assert turned.tobytes() == content.T.tobytes()
+    for index in ((), (slice(None, None, -2), slice(1, 5)), (slice(0),), (3, 4)):
+        read = slab.read(slab.bytes(None, 512, content.nbytes), Layout.contiguous(dtype, (5, 7)).indexed(index))
+        assert (type(read), read.dtype) == (np.ndarray, content.dtype)
+        assert (read.shape, read.tobytes()) == (content[index].shape, content[index].tobytes())
 
 
 def test_a_slab_is_freed_with_the_last_array_in_it() -> None:

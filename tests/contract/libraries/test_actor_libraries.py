@@ -44,6 +44,19 @@ def test_methods_of_the_loop_and_of_threads_get_the_same(pool: atomr_mp.Pool) ->
         np.testing.assert_array_equal(device.blas.copy(ran[0]).result().numpy(), ran.numpy()[0])
 
 
+def test_an_actor_reads_what_it_has_computed(pool: atomr_mp.Pool) -> None:
+    """By the same code on each backend: a copy, the actor's own, of any view."""
+    actor, x = pool.actor("Calculating"), pool.device(0).put(np.random.default_rng(5).uniform(-1, 1, (N, N)))
+    expected = actor.product(x).result().numpy()
+    changed, turned, nothing, one, unchanged = actor.numbers(x).result()
+    np.testing.assert_array_equal(changed, expected + 1)
+    np.testing.assert_array_equal(turned, expected[::-2].T)
+    assert nothing.shape == (0, N)
+    assert one.shape == ()
+    assert one == expected[2, 3]
+    np.testing.assert_array_equal(unchanged, expected)
+
+
 def test_plans_are_counted_whoever_makes_them(pool: atomr_mp.Pool) -> None:
     """The loop and an actor's thread count separately; the status shows both like those of requests."""
     actor, x = pool.actor("Calculating"), pool.device(0).put(np.eye(N))

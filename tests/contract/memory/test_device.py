@@ -314,6 +314,10 @@ def test_arrays_are_of_every_element_type(backend: Backend, dtype: str) -> None:
     array[...] = np.arange(12).reshape(3, 4) % 2
     view = slab.array(part, layout.indexed((slice(None, None, -2), 1)), writable=False)
     assert (view == array[::-2, 1]).all()
+    for index in ((), (slice(None, None, -2), slice(1, 3)), (slice(0),), (2, 1)):
+        read = slab.read(part, layout.indexed(index))
+        assert (read.dtype, read.flags.owndata, read.flags.writeable) == (array.dtype, True, True)
+        assert (read.shape, read.tobytes()) == (array[index].shape, array[index].tobytes())
     assert bytes(slab.bytes(None, 512 + 128, layout.nbytes)) == array.tobytes()
     for shape in ((), (0,), (2, 0, 3)):
         assert slab.array(part, Layout.contiguous(dtype, shape, 4096 - 16), writable=False).shape == shape

@@ -57,6 +57,10 @@ class SlabMemory(ABC):
     def array(self, part: Any, layout: Layout, *, writable: bool) -> Any:
         """Return an array over what `bytes` has returned; `layout.offset` counts from the start of the part."""
 
+    def read(self, part: Any, layout: Layout) -> Any:
+        """Return a copy of such an array in the host's memory, NumPy's and row-major; waits for the current stream."""
+        return self.array(part, layout, writable=False).copy()
+
 
 class Slab(SlabMemory):
     """Memory that this process has made."""

@@ -46,6 +46,10 @@ class CudaMemory(SlabMemory):
         dtype = np.uint8 if layout.dtype in dtypes.FLOAT8 else dtypes.to_numpy(layout.dtype)
         return cupy.ndarray(layout.shape, dtype, part.data + layout.offset, layout.strides)
 
+    def read(self, part: Any, layout: Layout) -> Any:
+        """Return a copy of such an array in the host's memory; waits for the current stream."""
+        return self.array(part, layout, writable=False).get().view(dtypes.to_numpy(layout.dtype))
+
     def pointer(self, owner: object, offset: int, nbytes: int) -> Any:
         """Return a part in the form of CuPy's allocators."""
         held = cupy.cuda.UnownedMemory(self.address + offset, nbytes, (self, owner), 0)

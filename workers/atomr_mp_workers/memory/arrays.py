@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.layout import Layout
@@ -10,6 +10,9 @@ from atomr_mp.protocol.refs import WireRef
 from atomr_mp.protocol.views import ArrayViews
 from atomr_mp_workers.device.base import SlabMemory
 from atomr_mp_workers.memory.borrows import Borrows
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class DeviceArray(ArrayViews):
@@ -73,6 +76,14 @@ class DeviceArray(ArrayViews):
             self.block.last_read = self.layout, array
         return array.view()
 
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return a copy of the elements in the host's memory, row-major, on each backend; the caller owns it.
+
+        On a GPU it waits for the calling method's stream.
+        """
+        copied: np.ndarray[Any, Any] = self.block.memory.read(self.block.bytes, self._within(self.layout))
+        return copied
+
     @property
     def elements(self) -> Any:
         """All elements of the span as an array of one dimension, gaps included; begins at the lowest."""
@@ -107,9 +118,10 @@ class DeviceArray(ArrayViews):
         return DeviceArray(self.block, layout, writable=self.writable)
 
     def _over(self, layout: Layout) -> Any:
-        block = self.block
-        within = Layout(layout.dtype, layout.shape, layout.strides, layout.offset - block.offset)
-        return block.memory.array(block.bytes, within, writable=self.writable)
+        return self.block.memory.array(self.block.bytes, self._within(layout), writable=self.writable)
+
+    def _within(self, layout: Layout) -> Layout:
+        return Layout(layout.dtype, layout.shape, layout.strides, layout.offset - self.block.offset)
 
 
 class Block:
