@@ -96,15 +96,14 @@ class HttpFace:
 
     async def _infer(self, exchange: Exchange) -> None:
         name, version = _model_of(exchange)
-        self._inference.model(name, version)  # before the body is read
-        deadline_s = seconds(exchange, b"x-deadline-s")
-        headers = _headers(exchange)
+        model = self._inference.model(name, version)  # before the body is read
+        deadline_s, headers = seconds(exchange, b"x-deadline-s"), _headers(exchange, model)
         accepted = coding.coding_for(exchange.headers.get(b"accept-encoding", b""))
-        request = await self._request(exchange, name, version)
+        request = await self._request(exchange, model, version)
         answer = await self._inference.infer(exchange, request, deadline_s=deadline_s, headers=headers)
         await _send(exchange, request, answer, accepted)
 
-    async def _request(self, exchange: Exchange, name: str, version: str) -> InferRequest:
+    async def _request(self, exchange: Exchange, model: Model, version: str) -> InferRequest:
         """Read a request.
 
         Raises:
@@ -120,10 +119,10 @@ class HttpFace:
             body = await _apart(len(packed), lambda: coding.decoded(packed, compressed, limits.raw_bytes))
         json_bytes = _json_length(given.get(JSON_LENGTH), len(body))
         if json_bytes == 0 and JSON_LENGTH in given:
-            return http_body.of_raw(self._inference.model(name, version), version, body)
+            return http_body.of_raw(model, version, body)
         if json_bytes > limits.json_bytes:
             raise Problem(413, "too_large", f"the JSON has more than {limits.json_bytes} bytes; send binary data")
-        return http_body.decode(name, version, body, json_bytes, limits.json_containers)
+        return http_body.decode(model.name, version, body, json_bytes, limits.json_containers)
 
     async def _generate(self, exchange: Exchange) -> None:
         _, request, deadline_s, headers = await self._generation(exchange)
@@ -158,7 +157,7 @@ class HttpFace:
         deadline_s, limits = seconds(exchange, b"x-deadline-s"), exchange.limits
         body = await exchange.body(limits.json_bytes)
         request = generate.request_of(model, version, http_body.read(body, limits.json_containers))
-        return model, request, deadline_s, _headers(exchange)
+        return model, request, deadline_s, _headers(exchange, model)
 
 
 async def _send(exchange: Exchange, request: InferRequest, answer: InferAnswer, accepted: bytes) -> None:
@@ -193,8 +192,10 @@ def _json_length(given: bytes | None, body_bytes: int) -> int:
     return int(given)
 
 
-def _headers(exchange: Exchange) -> dict[str, str]:
-    """Return the client's headers by names in small letters."""
+def _headers(exchange: Exchange, model: Model) -> dict[str, str]:
+    """Return the client's headers by names in small letters; none where the model asks for none."""
+    if not model.setting.headers_to:
+        return {}
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.headers.items()}
 
 

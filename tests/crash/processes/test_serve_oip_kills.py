@@ -1,4 +1,4 @@
-"""Clients of the Open Inference Protocol while workers are killed: nobody sees an error."""
+"""Clients of the Open Inference Protocol see no error while workers are killed."""
 
 from __future__ import annotations
 
