@@ -202,6 +202,10 @@ class WorkerDevice(ABC):
     """Whether work goes on after the call that has submitted it, even work of users' methods: they run on streams too,
     and memory without references may still be in use by submitted work."""
 
+    ahead = 32
+    """Most requests on a stream at a time: the device has enough work until the loop looks again. Their order is fixed,
+    a new client waits for them, and none of them can be dropped."""
+
     slab_name = SLAB
     """Name of the memfds of its slabs, if it has memfds; it tells other processes whose they are."""
 

@@ -98,6 +98,8 @@ class HostStream(Stream):
 class HostDevice(WorkerDevice):
     """The processor and its memory."""
 
+    ahead = 2  # one is computed, and the next follows at once
+
     @property
     def host(self) -> WorkerDevice:
         """Itself."""

@@ -39,10 +39,6 @@ TURN_NS: Final = 500_000
 QUICK_NS: Final = 50_000
 """Requests that take no longer are answered together with the next requests of the same turn."""
 
-AHEAD: Final = 32
-"""Most requests on a stream at a time. Their order is fixed, so a new client waits for them; and the device has enough
-work until the loop looks again."""
-
 FLUSH_REPLIES: Final = 64
 FLUSH_BYTES: Final = 2**20
 """Size at which an outbox is sent without waiting for the turn's end."""
@@ -78,6 +74,7 @@ class Dispatcher:
         self._envelope = envelope
         self._completions = completions
         self._device = device
+        self._most_ahead: Final = device.ahead
         self._threads = dict(threads)
         self._runners: Final = list(dict.fromkeys(threads.values()))
         self._flush = flush
@@ -256,7 +253,7 @@ class Dispatcher:
             elif name in self._batched:
                 self._batched[name].running -= 1
             elif (stream := run.method.stream) is not None:
-                self._full -= self._ahead[stream] == AHEAD
+                self._full -= self._ahead[stream] == self._most_ahead
                 self._ahead[stream] -= 1
                 if run.goes_on:
                     assert isinstance(run, Request)
@@ -448,7 +445,7 @@ class Dispatcher:
                 completions.in_progress.end(request)
                 return
         self._ahead[stream] += 1
-        self._full += self._ahead[stream] == AHEAD
+        self._full += self._ahead[stream] == self._most_ahead
 
     def _parked_again(self, request: Request) -> bool:
         """Park a request whose next part waits for work done elsewhere; return whether it does."""
@@ -783,7 +780,7 @@ class Dispatcher:
     def _has_stream(self, request: Request) -> bool:
         """Return whether there is room on the request's stream, if it needs one."""
         stream = request.method.stream
-        return stream is None or self._ahead[stream] < AHEAD
+        return stream is None or self._ahead[stream] < self._most_ahead
 
     def _complete_in_order(self, run: Run) -> None:
         """Answer a run; later, if the writer of memory that it read has not been answered yet."""
