@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -25,7 +26,7 @@ from atomr_mp.serve.http.routes import Route, RouteGroup, Routes
 from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.oip.http_face import HttpFace
 from atomr_mp.serve.oip.inference import Inference
-from atomr_mp.serve.oip.models import ModelTable
+from atomr_mp.serve.oip.models import ModelSetting, ModelTable
 from atomr_mp.serve.oip.statistics import ModelStatistics
 from atomr_mp.serve.openai import chat, completions, declared, description, refusals, responses
 from atomr_mp.serve.openai.embeddings import Embeddings
@@ -58,6 +59,7 @@ class Application:
         access_log: Whether to log a line for each answer.
         log_errors: What the log shows of exceptions that methods raise: "full", "type" or "off".
         forwards_traces: Whether calls take a request's `traceparent` along; the process makes no spans itself.
+        models: Models of the Open Inference Protocol by name, beside methods as they are.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Application:
         access_log: bool = False,
         log_errors: LogErrors = "full",
         forwards_traces: bool = False,
+        models: Mapping[str, ModelSetting] | None = None,
     ) -> None:
         self._forwards_traces: Final = forwards_traces
         self._source: Final = source
@@ -118,7 +121,7 @@ class Application:
             source,
             calls,
             self.health,
-            ModelTable({}),
+            ModelTable(models or {}),
             statistics,
             self._streams,
             self.counters,

@@ -119,7 +119,25 @@ def _schema(
     (schema,), more = msgspec.json.schema_components([decoded_as], schema_hook=of_other, ref_template=REF)
     names = {each: _free_name(each, definition, definitions) for each, definition in more.items()}
     definitions.update({names[each]: _renamed(definition, names) for each, definition in more.items()})
-    return _renamed(schema, names)  # type: ignore[no-any-return]
+    found: dict[str, Any] = _renamed(schema, names)
+    _name_elements(annotation, found)
+    return found
+
+
+def _name_elements(annotation: Any, schema: dict[str, Any]) -> None:
+    """Put the element types of arrays in unions and lists into a schema; msgspec shows no more than their class."""
+    array = _array_schema(annotation)
+    if array is not None:
+        if schema.get("format") == "ndarray":
+            schema.update(array)
+        return
+    arguments = typing.get_args(annotation)
+    for option in schema.get("anyOf", ()):
+        for each in arguments:  # of which at most one is an array
+            _name_elements(each, option)
+    for inner in (schema.get("items"), schema.get("additionalProperties")):
+        if isinstance(inner, dict) and arguments:
+            _name_elements(arguments[-1], inner)
 
 
 def _of_result(annotation: Any, definitions: dict[str, Any]) -> dict[str, Any]:

@@ -100,6 +100,23 @@ def is_binary(request: InferRequest, name: str) -> bool:
     return bool(request.parameters.get("binary_data_output", False))
 
 
+def check_outputs(model: Model, request: InferRequest) -> None:
+    """Refuse a request whose answer would have no form in JSON, before it runs.
+
+    Raises:
+        InvalidRequest: An output has a type that is sent as raw data alone, and is not asked for so.
+    """
+    outputs = model.outputs or {}
+    named = {each.name for each in request.outputs if not each.classes}
+    for info in outputs.values():
+        # A model with several may leave this one out where none is named.
+        is_wanted = info.name in named or (not request.outputs and len(outputs) == 1)
+        if is_wanted and info.datatype in datatypes.ONLY_RAW and not is_binary(request, info.name):
+            raise errors.InvalidRequest(
+                f"output {info.name!r} is {info.datatype}, which JSON does not have; ask for it with `binary_data` true"
+            )
+
+
 def encode(request: InferRequest, answer: InferAnswer) -> tuple[bytes, int | None]:
     """Return an answer's body, and how many bytes of it are JSON; None if all are.
 

@@ -100,6 +100,7 @@ class HttpFace:
         deadline_s, headers = seconds(exchange, b"x-deadline-s"), _headers(exchange, model)
         accepted = coding.coding_for(exchange.headers.get(b"accept-encoding", b""))
         request = await self._request(exchange, model, version)
+        http_body.check_outputs(model, request)
         answer = await self._inference.infer(exchange, request, deadline_s=deadline_s, headers=headers)
         await _send(exchange, request, answer, accepted)
 

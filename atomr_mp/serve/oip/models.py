@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.serve.oip import tensors
-from atomr_mp.serve.oip.datatypes import BYTES
+from atomr_mp.serve.oip.datatypes import BYTES, NAMES
 from atomr_mp.serve.oip.signature import OUTPUT, TensorInfo, TensorKind, inputs_of, outputs_of
 from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.problems import Problem
@@ -143,8 +144,9 @@ class Model(NamedTuple):
         found: dict[str, NamedTensor] = {}
         for key, value in named.items():
             name = by_key.get(key, str(key))
+            told = None if self.outputs is None else self.outputs.get(name)
             try:
-                found[name] = _tensor(name, value)
+                found[name] = _tensor(name, value, None if told is None else told.datatype)
             except (TypeError, ValueError, OverflowError) as error:
                 raise errors.Unsupported(
                     f"{self.method} has returned what is no tensor for output {name!r}: {error}", maybe_executed=True
@@ -192,8 +194,13 @@ def _argument(tensor: NamedTensor, expected: TensorInfo) -> Any:
     return texts[0] if expected.form is TensorKind.TEXT else texts
 
 
-def _tensor(name: str, value: object) -> NamedTensor:
+def _tensor(name: str, value: object, datatype: str | None) -> NamedTensor:
     """Return a value of a result as a tensor.
+
+    Args:
+        name: The output.
+        value: The value.
+        datatype: The datatype that metadata tells, which numbers and lists take; None for none.
 
     Raises:
         TypeError: It is not a tensor.
@@ -203,16 +210,27 @@ def _tensor(name: str, value: object) -> NamedTensor:
 
     if isinstance(value, str | bytes):
         return NamedTensor(name, BYTES, (1,), [value.encode() if isinstance(value, str) else value])
-    if isinstance(value, bool | int | float):
-        return tensors.of_array(name, np.array([value]))
-    if isinstance(value, list | tuple):
-        if value and all(isinstance(each, str | bytes) for each in value):
-            elements = [each.encode() if isinstance(each, str) else each for each in value]
-            return NamedTensor(name, BYTES, (len(value),), elements)
-        return tensors.of_array(name, np.asarray(value))
+    if isinstance(value, list | tuple) and (datatype == BYTES or isinstance(next(iter(value), None), str | bytes)):
+        return NamedTensor(name, BYTES, (len(value),), [_bytes(each) for each in value])
+    if isinstance(value, bool | int | float | list | tuple):
+        element = None if datatype in (None, BYTES) else dtypes.to_numpy(NAMES[datatype])
+        return tensors.of_array(name, np.atleast_1d(np.asarray(value, dtype=element)))
     if isinstance(value, np.ndarray):
         return tensors.of_array(name, value)
     raise TypeError(f"a {type(value).__name__}")
+
+
+def _bytes(element: object) -> bytes:
+    """Return an element of BYTES.
+
+    Raises:
+        TypeError: It is neither a text nor bytes.
+    """
+    if isinstance(element, str):
+        return element.encode()
+    if isinstance(element, bytes):
+        return element
+    raise TypeError(f"a {type(element).__name__} among texts")
 
 
 class ModelTable:

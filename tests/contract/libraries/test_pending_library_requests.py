@@ -20,7 +20,7 @@ COUNT: Final = 40
 
 
 def test_what_waits_is_dropped_by_cancel_and_says_so(ledger: Ledger) -> None:
-    """What was not begun has written nothing, and the client goes on at once."""
+    """Requests that were not begun have written nothing, and the client goes on at once."""
     with ledger.start(gpus=1) as pool:
         device = pool.device(0)
         outs = [device.empty(LONG, "float64") for _ in range(COUNT)]

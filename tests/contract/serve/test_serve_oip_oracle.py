@@ -1,0 +1,172 @@
+"""The same requests to a real Triton server and to ours: statuses and answers, and where they differ on purpose.
+
+`tests/cases/triton_answers.json` has what tritonserver 2.51 (in nvidia-pytriton 0.7.0, Python backend) answered to good
+and bad requests. Of refusals it has the status alone: our texts are our own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from atomr_mp.serve.application import Application
+from atomr_mp.serve.http.access import Access, Tokens
+from atomr_mp.serve.http.cors import Cors
+from atomr_mp.serve.oip.models import ModelSetting, TensorSetting
+from atomr_mp.serve.source import GivenPool
+from tests.support import ACTORS, Ledger, in_loop
+
+LIKE_TRITON: Final = f"{ACTORS}/like_triton.py:LikeTriton"
+
+CASES: Final[list[dict[str, Any]]] = json.loads((ACTORS.parent / "cases" / "triton_answers.json").read_text())
+
+TYPES: Final = (
+    *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64"),
+    "BYTES",
+)
+
+LABELS: Final = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+def same(method: str, shape: tuple[int, ...], rows: int = 0, labels: tuple[str, ...] = ()) -> ModelSetting:
+    """Return a model that returns its input."""
+    return ModelSetting(
+        method=f"LikeTriton.{method}",
+        max_batch_size=rows,
+        inputs={"IN_X": TensorSetting(shape=shape, parameter="x")},
+        outputs={"OUT_X": TensorSetting(shape=shape, parameter="output", labels=labels)},
+    )
+
+
+MODELS: Final = {
+    "add_sub": ModelSetting(
+        method="LikeTriton.add_sub",
+        max_batch_size=8,
+        inputs={f"INPUT{at}": TensorSetting(shape=(16,), parameter=name) for at, name in enumerate("ab")},
+        outputs={f"OUTPUT{at}": TensorSetting(shape=(16,), datatype="INT32") for at in range(2)},
+    ),
+    "types": ModelSetting(
+        method="LikeTriton.types",
+        inputs={f"IN_{each}": TensorSetting(shape=(-1,), parameter=f"in_{each.lower()}") for each in TYPES},
+        outputs={f"OUT_{each}": TensorSetting(shape=(-1,), datatype=each) for each in TYPES},
+    ),
+    "nd": same("same", (-1, -1)),
+    "classify": same("same", (10,), 4, LABELS),
+    "classify_nolabel": same("same_int32", (4,)),
+}
+
+MORE_EXACT: Final = "our status says more, or less than 500 of a client's mistake"
+STRICT: Final = "Triton reads it in another way than it was written, or not at all"
+LENIENT: Final = "it can have one meaning only"
+
+OTHER_STATUS: Final[dict[tuple[int, int], str]] = {
+    (500, 400): MORE_EXACT,
+    (400, 404): MORE_EXACT,
+    (400, 413): MORE_EXACT,
+    (404, 400): "shared memory is not offered, so there is no region to look for",
+    (501, 415): MORE_EXACT,
+    (400, 415): MORE_EXACT,
+}
+"""Pairs of statuses, Triton's and ours, of refusals that mean the same."""
+
+DIFFERENT: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            *("ok_odd_nesting", "nd_ragged", "nd_transposed_nesting", "ty_bytes_nested", "output_params_not_object"),
+            *(f"ty_{sign}INT{bits}_over" for sign in ("U", "") for bits in (8, 16, 32)),
+            *(f"ty_INT{bits}_under" for bits in (8, 16, 32)),
+            *("ty_fp32_over", "ty_fp32_halfover", "ty_fp32_Inf", "ty_bytes_badutf8"),
+            *("bin_in_json_out_bool2", "bin_in_bin_out_bool2", "bin_in_json_out_bytes_badutf8"),
+            *("ihcl_plus", "ihcl_spaces", "ihcl_float", "ihcl_trail"),
+            *("json_bom", "json_nul_end", "json_badutf8_key", "json_dup_key", "json_deep_data_100"),
+            *("enc_gzip_body_deflate_header", "enc_zlib_body_gzip_header", "enc_gzip_crc", "enc_gzip_trailing"),
+            *("ty_request_unproduced_output", "class_huge", "ver_01"),
+        ),
+        STRICT,
+    ),
+    **dict.fromkeys(
+        (
+            *("outputs_null", "id_null", "json_huge_num", "enc_gzip_upper", "enc_empty", "pct_ver", "pct_action"),
+            *("ty_bool_int", "ty_bool_float", "ty_int_floatint", "ty_int_exp"),
+        ),
+        LENIENT,
+    ),
+    "bin_in_json_out_fp16": "that this output is there shows once the model has run, which 400 would deny",
+}
+"""Cases whose outcomes differ on purpose, and why."""
+
+
+def body_of(case: dict[str, Any], name: str) -> bytes:
+    """Return the bytes of a field."""
+    text = {"request": "text", "answer": "answer"}[name]
+    data = {"request": "data", "answer": "answer_data"}[name]
+    return case[text].encode() if text in case else base64.b64decode(case.get(data, ""))
+
+
+def read(body: bytes, headers: Mapping[str, str]) -> tuple[Any, bytes]:
+    """Return an answer's JSON and the raw data behind it."""
+    if headers.get("content-encoding"):
+        body = zlib.decompress(body, 47)
+    length = headers.get("inference-header-content-length")
+    end = len(body) if length is None else int(length)
+    return json.loads(body[:end]), body[end:]
+
+
+def outcome(case: dict[str, Any], status: int, body: bytes, headers: Mapping[str, str]) -> str:
+    """Return how our answer differs from Triton's; empty if it does not."""
+    if status != case["status"]:
+        head = case["method"] == "HEAD" and (case["status"], status) == (405, 200)  # every GET may be asked by HEAD
+        return "" if head or (case["status"], status) in OTHER_STATUS else f"{status}: {body[:200]!r}"
+    if status != 200:
+        return "" if case["method"] == "HEAD" or list(json.loads(body)) == ["error"] else f"{body[:200]!r}"
+    if not case["path"].endswith("infer"):
+        return ""
+    expected = read(body_of(case, "answer"), case.get("answer_headers", {}))
+    found = read(
+        httpx.Response(200, content=body).content, {k: v for k, v in headers.items() if k != "content-encoding"}
+    )
+    return "" if repr(found) == repr(expected) else f"{found!r} for {expected!r}"  # NaN is equal by its text
+
+
+@pytest.fixture(scope="module")
+def differences() -> dict[str, str]:
+    """Ask everything, and return what differs by the case's name."""
+    found: dict[str, str] = {}
+
+    async def ask_all() -> None:
+        access = Access(Tokens([]), None, Cors([], has_tokens=False))
+        with Ledger() as ledger, ledger.start(LIKE_TRITON, gpus=1) as pool:
+            application = Application(GivenPool(pool), access, models=MODELS)
+            transport = httpx.ASGITransport(app=application)
+            async with httpx.AsyncClient(transport=transport, base_url="http://oracle") as client:
+                for case in CASES:
+                    asked = client.build_request(
+                        case["method"],
+                        case["path"],
+                        content=body_of(case, "request"),
+                        headers={"accept-encoding": "identity"} | case.get("headers", {}),
+                    )
+                    answer = await client.send(asked)
+                    found[case["name"]] = outcome(case, answer.status_code, answer.content, answer.headers)
+            application.close()
+
+    in_loop(ask_all)
+    return found
+
+
+@pytest.mark.parametrize("name", [case["name"] for case in CASES])
+def test_the_outcome_is_triton_s_or_differs_on_purpose(differences: dict[str, str], name: str) -> None:
+    """Each difference is in the table, and each one in the table is there."""
+    assert bool(differences[name]) == (name in DIFFERENT), differences[name]
+
+
+def test_the_table_is_of_these_cases() -> None:
+    """None of them has gone."""
+    assert DIFFERENT.keys() <= {case["name"] for case in CASES}
+    assert len(CASES) > 300
