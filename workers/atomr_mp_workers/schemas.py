@@ -133,7 +133,7 @@ def _name_elements(annotation: Any, schema: dict[str, Any]) -> None:
         return
     arguments = typing.get_args(annotation)
     for option in schema.get("anyOf", ()):
-        for each in arguments:  # of which at most one is an array
+        for each in arguments:  # a union has one array at most
             _name_elements(each, option)
     for inner in (schema.get("items"), schema.get("additionalProperties")):
         if isinstance(inner, dict) and arguments:
