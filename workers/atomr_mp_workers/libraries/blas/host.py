@@ -1,7 +1,7 @@
 """BLAS on the host backend, with NumPy and SciPy.
 
-NumPy's own `matmul` calls BLAS in place for every matrix here, whatever its order and leading dimension; SciPy's
-wrappers copy a matrix that is not in column order without gaps.
+NumPy's own `matmul` calls BLAS in place for every matrix here, whatever its order and leading dimension; for `trsm` a
+matrix that is not in column order without gaps is copied.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import blas as scipy_blas
 
 from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp_workers.libraries import unlocked
 from atomr_mp_workers.libraries.base import Library, array, number
 from atomr_mp_workers.libraries.blas.trials import products
 from atomr_mp_workers.libraries.scaling import times, weighted_sum
@@ -46,8 +46,7 @@ class HostBlas(Library):
 
     def nrm2(self, request: blas.Nrm2) -> float:
         """Return √Σ|x_i|²."""
-        x = array(request.x)
-        return float(_routine("nrm2", x)(x))
+        return unlocked.nrm2(array(request.x))
 
     def dot(self, request: blas.Dot) -> float | complex:
         """Return Σ x_i·y_i."""
@@ -112,14 +111,8 @@ class HostBlas(Library):
     def trsm(self, request: blas.Trsm) -> None:
         """Solve a·x = alpha·b, or x·a = alpha·b; x overwrites b."""
         a, b = array(request.a), array(request.b)
-        b[...] = _routine("trsm", b)(
-            number(request.alpha),
-            _conjugated(a, wanted=request.conj_a),
-            b,
-            side=int(request.side == "R"),
-            lower=int(request.uplo == "L"),
-            diag=int(request.diag == "U"),
-        )
+        a, alpha = _conjugated(a, wanted=request.conj_a), number(request.alpha)
+        b[...] = unlocked.trsm(alpha, a, b, side=request.side, lower=request.uplo == "L", diag=request.diag)
 
     def gemm(self, request: blas.Gemm | blas.GemmStridedBatched) -> None:
         """Compute c ← alpha·a·b + beta·c."""
@@ -152,11 +145,6 @@ def _wide(values: Array) -> Array:
 def _magnitudes(x: Array) -> Array:
     """Return |x_i|; for complex numbers |re x_i| + |im x_i|."""
     return np.abs(x.real) + np.abs(x.imag) if x.dtype.kind == "c" else np.abs(x)
-
-
-def _routine(name: str, values: Array) -> Any:
-    """Return SciPy's routine for an array's type."""
-    return scipy_blas.get_blas_funcs(name, dtype=values.dtype)
 
 
 Implementation: Final = HostBlas

@@ -1,13 +1,14 @@
-"""Solvers on the host backend, with LAPACK by SciPy's wrappers.
+"""Solvers on the host backend, with LAPACK.
 
-The wrappers copy a matrix that is not in column order without gaps. A matrix in row order is passed transposed if that
-is as good, and is then worked on in place.
+Whatever takes long is done by NumPy, by those wrappers of SciPy's that release the interpreter's lock (`getrf`,
+`getrs`, `geqrf`, `orgqr` and `ormqr`), or by `unlocked`. A matrix that is not in column order without gaps is copied;
+but `potrf` works in place in row order, too: it is given the transpose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from scipy.sparse.linalg import splu
 
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import solver
+from atomr_mp_workers.libraries import unlocked
 from atomr_mp_workers.libraries.base import Library, array
 from atomr_mp_workers.libraries.solver import verdicts
 from atomr_mp_workers.libraries.sparse import structures
@@ -125,11 +127,8 @@ class HostSolver(Library):
         """Solve a·v = w·b·v, or the problem that itype names; v overwrites a, and b's factor its triangle."""
         a, b, lower = array(request.a), array(request.b), request.uplo == "L"
         _check_finite(_part(a, lower=lower), _part(b, lower=lower))
-        factor, info = _routine("potrf", b)(b, lower=lower, clean=0)  # SciPy's wrapper does not return it
-        if info > 0:
-            raise verdicts.without_pairs(len(a) + info, len(a))
-        call = _routine(request.name, a)
-        w, v, info = call(a, b, itype=request.itype, jobz=request.jobz, uplo=request.uplo)
+        v, factor = np.array(a, order="F"), np.array(b, order="F")
+        w, info = unlocked.generalised(v, factor, itype=request.itype, jobz=request.jobz, lower=lower)
         if info:
             raise verdicts.without_pairs(info, len(a))
         array(request.w)[...] = w
@@ -152,7 +151,8 @@ class HostSolver(Library):
     def inv(self, request: solver.Inv) -> None:
         """Invert each matrix."""
         for batch, a, out in _each(array(request.a), array(request.out)):
-            out[...] = _solved(a, np.eye(len(a), dtype=a.dtype), batch)
+            rows = np.arange(len(a))
+            out[...] = _solved(a, np.equal.outer(rows, rows).astype(a.dtype), batch)  # `np.eye` keeps the lock
 
     def det(self, request: solver.Det) -> None:
         """Compute determinants."""
@@ -163,10 +163,10 @@ class HostSolver(Library):
     def cholesky(self, request: solver.Cholesky) -> None:
         """Factor a = uᴴ·u or l·lᴴ."""
         for batch, a, out in _each(array(request.a), array(request.out)):
-            factor, info = _routine("potrf", a)(a, lower=request.lower, clean=1)
-            if info:
+            factor = np.array(a, order="F")
+            if info := unlocked.potrf(factor, lower=request.lower):
                 raise verdicts.indefinite(info, batch)
-            out[...] = factor
+            out[...] = np.tril(factor) if request.lower else np.triu(factor)
 
     def qr(self, request: solver.Qr) -> None:
         """Factor a = q·r."""
@@ -193,6 +193,8 @@ class HostSolver(Library):
     def lstsq(self, request: solver.Lstsq) -> None:
         """Find the shortest x for which a·x is nearest to b."""
         a, b, x = array(request.a), array(request.b), array(request.x)
+        if b.ndim == 1:
+            b, x = b[:, None], x[:, None]
         tall = a.shape[0] >= a.shape[1]
         q, r = linalg.qr(a if tall else a.conj().T, mode="economic", check_finite=False)
         sizes = np.abs(np.diag(r))
@@ -200,9 +202,9 @@ class HostSolver(Library):
         if weak.any():
             raise verdicts.dependent(int(weak.argmax()))
         if tall:
-            x[...] = linalg.solve_triangular(r, q.conj().T @ b, check_finite=False)
+            x[...] = unlocked.trsm(1, r, q.conj().T @ b, lower=False)
         else:
-            x[...] = q @ linalg.solve_triangular(r, b, trans="C", check_finite=False)
+            x[...] = q @ unlocked.trsm(1, r, b, lower=False, trans="C")
 
     # --- sparse -------------------------------------------------------------------------------------------------------
 
@@ -269,15 +271,16 @@ def _getrs(request: solver.Getrs | solver.GetrsBatched, a: Array, pivots: Array,
 def _potrf(request: solver.Potrf | solver.PotrfBatched, a: Array, batch: int = -1) -> None:
     turned = a.flags.c_contiguous  # in column order, l is uᵀ, and nothing has to be conjugated
     seen = a.T if turned else a
-    factor, info = _routine("potrf", a)(seen, lower=(request.uplo == "L") != turned, clean=0, overwrite_a=1)
-    if not np.shares_memory(factor, a):
-        np.copyto(a, factor.T if turned else factor, where=_triangle(len(a), lower=request.uplo == "L"))
-    if info > 0:
+    factor = np.asfortranarray(seen)
+    info = unlocked.potrf(factor, lower=(request.uplo == "L") != turned)
+    if factor is not seen:
+        np.copyto(seen, factor, where=_triangle(len(a), lower=request.uplo == "L"))
+    if info:
         raise verdicts.indefinite(info, batch)
 
 
 def _potrs(request: solver.Potrs | solver.PotrsBatched, a: Array, b: Array) -> None:
-    b[...] = _routine("potrs", a)(a, b, lower=request.uplo == "L")[0]
+    b[...] = unlocked.potrs(a, b, lower=request.uplo == "L")
 
 
 def _solved(a: Array, b: Array, batch: int) -> Array:
@@ -299,20 +302,19 @@ def _svd(a: Array, *, full: bool, vectors: bool, batch: int = -1) -> tuple[Array
     """Return u, s and vh; u and vh are None without vectors."""
     _check_finite(a, batch=batch)
     try:
-        found = linalg.svd(a, full_matrices=full, compute_uv=vectors, check_finite=False, lapack_driver="gesvd")
-    except linalg.LinAlgError as error:
+        return np.linalg.svd(a, full_matrices=full) if vectors else (None, np.linalg.svd(a, compute_uv=False), None)
+    except np.linalg.LinAlgError as error:
         raise verdicts.without_values(1, batch) from error
-    return found if vectors else (None, found, None)
 
 
 def _eigh(a: Array, *, lower: bool, vectors: bool) -> tuple[Array, Any]:
     """Return eigenvalues and eigenvectors."""
     _check_finite(_part(a, lower=lower))
-    name = "heevd" if a.dtype.kind == "c" else "syevd"
-    w, v, info = _routine(name, a)(a, compute_v=vectors, lower=lower)
-    if info:
-        raise verdicts.without_values(info)
-    return w, v
+    uplo: Literal["L", "U"] = "L" if lower else "U"
+    try:
+        return np.linalg.eigh(a, uplo) if vectors else (np.linalg.eigvalsh(a, uplo), None)
+    except np.linalg.LinAlgError as error:
+        raise verdicts.without_values(1) from error
 
 
 def _part(a: Array, *, lower: bool) -> Array:

@@ -27,10 +27,21 @@ TERMS: Final = 2**22
 """Most products that a sampled product has in memory at a time."""
 
 
+class _Unlocked:
+    """NumPy, whose `cumsum` keeps the interpreter's lock while it converts: here elements are converted before."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def cumsum(self, values: Array, dtype: Any) -> Array:
+        """Return the sums of all elements up to each."""
+        return np.cumsum(values.astype(dtype))
+
+
 class HostSparse(SparseLibrary):
     """Sparse linear algebra on NumPy's arrays."""
 
-    xp: ClassVar[Any] = np
+    xp: ClassVar[Any] = _Unlocked()
 
     def _numbers(self, pair: Array) -> Callable[[], list[int]]:
         return pair.tolist
