@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-_EPSILONS: Final = {
+EPSILONS: Final = {
     "float8_e5m2": 2.0**-2,
     "float8_e4m3fn": 2.0**-3,
     "bfloat16": 2.0**-7,
@@ -46,8 +46,8 @@ def tolerance(dtype: str, length: int = 1, magnitude: float = 1.0) -> Tolerance:
         length: Number of terms that are added up.
         magnitude: Of the largest term; cancellation leaves errors of its size, however small the sum.
     """
-    stored = _EPSILONS[dtype]
-    computed = min(stored, _EPSILONS["float32"])
+    stored = EPSILONS[dtype]
+    computed = min(stored, EPSILONS["float32"])
     atol = _ROUNDINGS * computed * max(1, length) * magnitude + _SMALLEST.get(dtype, 0)
     return Tolerance(rtol=_ROUNDINGS * stored, atol=atol)
 
@@ -70,7 +70,7 @@ def assert_close(
         magnitude: As `tolerance` has it.
         rounded: What is rounded to the element type on the way; it may cancel in the end.
     """
-    if dtype not in _EPSILONS:
+    if dtype not in EPSILONS:
         np.testing.assert_array_equal(actual, np.asarray(expected).astype(dtype))
         return
     rtol, atol = tolerance(dtype, length, magnitude)
@@ -80,6 +80,6 @@ def assert_close(
         beyond = (np.abs(exact) > _LARGEST[dtype]) & (found == np.copysign(np.inf, exact))
         found = np.where(beyond, exact, found)
     if np.any(rounded):
-        near = np.abs(found - exact) <= atol + rtol * np.abs(exact) + _EPSILONS[dtype] * np.abs(rounded)
+        near = np.abs(found - exact) <= atol + rtol * np.abs(exact) + EPSILONS[dtype] * np.abs(rounded)
         found = np.where(near, exact, found)
     np.testing.assert_allclose(found, exact, rtol=rtol, atol=atol)

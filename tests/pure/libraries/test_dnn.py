@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import tracemalloc
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,7 +19,7 @@ from tests.cases.dnn_cases import ACTIVATIONS
 from tests.direct import DirectDevice, host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
 from tests.in_turn import in_turn
-from tests.tolerances import assert_close
+from tests.tolerances import EPSILONS, assert_close
 
 run: Final = run_by(host_actor("dnn"))
 DNN: Final[Any] = Reference(DirectDevice(run))
@@ -375,6 +376,72 @@ def test_of_equal_maxima_the_first_has_the_gradient() -> None:
     np.testing.assert_array_equal(y.array, [[[3.0, np.nan]]])
     dx = done(DNN.pool_backward(x, y, FakeArray.of([[[1.0, 2.0]]], "float32"), kernel_size=3))
     np.testing.assert_array_equal(dx, [[[1.0, 0, 0, 2.0, 0, 0]]])
+
+
+def logistic(x: Any) -> Any:
+    """Return the sigmoid in extended precision."""
+    return np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x)))
+
+
+def by_tanh(x: Any) -> Any:
+    """Return the argument of gelu's sigmoid, and its derivative."""
+    slope, cubic = 2 * np.sqrt(2 / np.longdouble(math.pi)), np.longdouble("0.044715")
+    return slope * (x + cubic * x**3), slope * (1 + 3 * cubic * x**2)
+
+
+def bell(x: Any) -> Any:
+    """Return the normal density."""
+    return np.exp(-x * x / 2) / np.sqrt(2 * np.longdouble(math.pi))
+
+
+def below(x: Any) -> Any:
+    """Return the normal distribution; below -6 by its continued fraction, which loses no digits."""
+    deep = np.maximum(-x, 6)
+    fraction = deep
+    for step in range(200, 0, -1):
+        fraction = deep + step / fraction
+    near = np.array([math.erfc(-float(each) * math.sqrt(0.5)) / 2 for each in x], np.longdouble)
+    return np.where(x < -6, bell(deep) / fraction, near)
+
+
+EXACT: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    "identity": (lambda x: x, np.ones_like),
+    "relu": (lambda x: np.maximum(x, 0), lambda x: 1.0 * (x > 0)),
+    "sigmoid": (logistic, lambda x: logistic(x) * logistic(-x)),
+    "tanh": (np.tanh, lambda x: 4 * logistic(2 * x) * logistic(-2 * x)),
+    "gelu": (lambda x: x * below(x), lambda x: below(x) + x * bell(x)),
+    "gelu_tanh": (
+        lambda x: x * logistic(by_tanh(x)[0]),
+        lambda x: logistic(by_tanh(x)[0]) * (1 + x * logistic(-by_tanh(x)[0]) * by_tanh(x)[1]),
+    ),
+    "silu": (lambda x: x * logistic(x), lambda x: logistic(x) * (1 + x * logistic(-x))),
+    "elu": (lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), lambda x: np.exp(np.minimum(x, 0))),
+    "softplus": (lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), logistic),
+}
+"""Activations and their derivatives, of numbers in extended precision."""
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+@pytest.mark.parametrize("kind", EXACT)
+def test_an_activation_is_exact_relative_to_itself(kind: Any, dtype: str) -> None:
+    """In the tails too: its error is a few roundings of the result, or of x as far as x's roundings count.
+
+    An ulp of x moves the result by |x·f'(x) / f(x)| ulps.
+    """
+    sizes = np.concatenate([np.geomspace(1e-6, 100, 400), np.geomspace(100, 30000, 40)])
+    x = FakeArray.of(np.concatenate([-sizes, [0.0], sizes]), dtype)
+    one = FakeArray.of(np.ones(x.shape), dtype)
+    ways = DNN.activation(x, kind=kind), DNN.activation_backward(x, one, kind=kind)
+    exact = x.array.astype(np.longdouble)
+    stored, computed = EPSILONS[dtype], min(EPSILONS[dtype], EPSILONS["float32"])
+    least = {"float16": 2.0**-24, "float64": 2.0**-1016}.get(dtype, 2.0**-120)  # what is not normal has few digits
+    for request, function in zip(ways, EXACT[kind], strict=True):
+        expected, step = function(exact), np.maximum(np.abs(exact), 1e-3) * 1e-6
+        moved = np.abs(function(exact + step) - function(exact - step)) / 2e-6 + np.abs(expected)
+        off = np.abs(done(request).astype(np.longdouble) - expected)
+        bound = stored * np.abs(expected) + 8 * computed * moved + least
+        worst = int((off / bound).argmax())
+        assert off[worst] <= bound[worst], (x.array[worst], off[worst] / np.abs(expected[worst]))
 
 
 def test_large_numbers_have_a_softmax_and_a_sigmoid() -> None:

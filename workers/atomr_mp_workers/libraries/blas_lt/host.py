@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 from atomr_mp.protocol.dtypes import FLOAT8
 from atomr_mp.protocol.libraries import blas_lt
 from atomr_mp_workers.libraries.base import Library, array, number
+from atomr_mp_workers.libraries.dnn.activations import ACTIVATIONS, DERIVATIVES
 
 Array = npt.NDArray[Any]
 
@@ -18,9 +18,8 @@ LARGEST: Final = {blas_lt.E4M3: 448.0, blas_lt.E5M2: 57344.0}
 """Largest finite values; larger ones are clamped to these (OCP, "8-bit Floating Point Specification", saturating
 conversion)."""
 
-SLOPE: Final = math.sqrt(2 / math.pi)
-CUBIC: Final = 0.044715
-"""Cubic coefficient of the GELU by tanh (cublasLtEpilogue_t, note 5)."""
+GELU: Final = "gelu_tanh"
+"""The GELU of cublasLtEpilogue_t, note 5."""
 
 
 class HostBlasLt(Library):
@@ -67,19 +66,10 @@ def _finished(request: blas_lt.Matmul, total: Array) -> Any:
     if name.startswith("drelu"):
         return np.where(np.unpackbits(array(request.aux), axis=-1, count=n, bitorder="little"), total, 0)
     if name.startswith("dgelu"):
-        return total * _gelu_slope(_wide(array(request.aux)[..., :n]))
+        return total * DERIVATIVES[GELU](_wide(array(request.aux)[..., :n]))
     if name.startswith("relu"):
         return np.maximum(total, 0)
-    return _gelu(total) if name.startswith("gelu") else total
-
-
-def _gelu(x: Array) -> Any:
-    return 0.5 * x * (1 + np.tanh(SLOPE * (x + CUBIC * x**3)))
-
-
-def _gelu_slope(x: Array) -> Any:
-    tanh = np.tanh(SLOPE * (x + CUBIC * x**3))
-    return 0.5 * (1 + tanh) + 0.5 * x * (1 - tanh**2) * SLOPE * (1 + 3 * CUBIC * x**2)
+    return ACTIVATIONS[GELU](total) if name.startswith("gelu") else total
 
 
 def _wide(values: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import erf
+from scipy.special import erfc
 
 Array = npt.NDArray[Any]
 
@@ -17,27 +17,27 @@ _CUBIC: Final = 0.044715
 
 
 def sigmoid(x: Array) -> Any:
-    """Return 1 / (1 + exp(-x)), of any x."""
-    return 0.5 + 0.5 * np.tanh(0.5 * x)
+    """Return 1 / (1 + exp(-x)), of any x, as exact relative to itself near 0 as elsewhere."""
+    power = np.exp(-np.abs(x))
+    return np.where(x < 0, power, x.dtype.type(1)) / (1 + power)
 
 
 def _normal(x: Array) -> Any:
-    return 0.5 + 0.5 * erf(x * math.sqrt(0.5))
+    return 0.5 * erfc(x * -math.sqrt(0.5))
 
 
 def _bent(x: Array) -> Any:
-    """Return the tanh of gelu's approximation."""
-    return np.tanh(_INNER * (x + _CUBIC * x**3))
+    """Return the sigmoid of gelu's approximation: (1 + tanh(u)) / 2 is the sigmoid of 2u."""
+    return sigmoid(2 * _INNER * (x + _CUBIC * x**3))
 
 
 def _by_gelu_tanh(x: Array) -> Any:
-    bent = _bent(x)
-    return 0.5 * (1 + bent) + 0.5 * _INNER * x * (1 - bent**2) * (1 + 3 * _CUBIC * x**2)
+    x = np.clip(x, -100, 100)  # the derivative is 0 or 1 there, and a square would overflow further out
+    return _bent(x) * (1 + 2 * _INNER * x * _bent(-x) * (1 + 3 * _CUBIC * x**2))
 
 
 def _by_silu(x: Array) -> Any:
-    s = sigmoid(x)
-    return s * (1 + x * (1 - s))
+    return sigmoid(x) * (1 + x * sigmoid(-x))
 
 
 ACTIVATIONS: Final[dict[str, Callable[[Array], Any]]] = {
@@ -46,7 +46,7 @@ ACTIVATIONS: Final[dict[str, Callable[[Array], Any]]] = {
     "sigmoid": sigmoid,
     "tanh": np.tanh,
     "gelu": lambda x: x * _normal(x),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + _bent(x)),
+    "gelu_tanh": lambda x: x * _bent(x),
     "silu": lambda x: x * sigmoid(x),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     "softplus": lambda x: np.logaddexp(x, x.dtype.type(0)),
@@ -57,7 +57,7 @@ DERIVATIVES: Final[dict[str, Callable[[Array], Any]]] = {
     "identity": np.ones_like,
     "relu": lambda x: np.where(np.isnan(x), x, x > 0),
     "sigmoid": lambda x: sigmoid(x) * sigmoid(-x),
-    "tanh": lambda x: 1 - np.tanh(x) ** 2,
+    "tanh": lambda x: 4 * sigmoid(2 * x) * sigmoid(-2 * x),
     "gelu": lambda x: _normal(x) + x * np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi),
     "gelu_tanh": _by_gelu_tanh,
     "silu": _by_silu,

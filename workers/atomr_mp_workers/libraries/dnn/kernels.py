@@ -44,23 +44,22 @@ TOLD: Final = cupy.ElementwiseKernel(
 """Writes a word at an address, where the host reads it later: nothing is copied to the host, which no graph may do."""
 
 _FUNCTIONS: Final = """
-template <typename T> __device__ T dnn_sigmoid(T x) { return T(0.5) + T(0.5) * tanh(T(0.5) * x); }
-template <typename T> __device__ T dnn_normal(T x) { return T(0.5) + T(0.5) * erf(x * T(0.70710678118654752)); }
+template <typename T> __device__ T dnn_sigmoid(T x) {
+    T power = exp(x < T(0) ? x : -x);
+    return (x < T(0) ? power : T(1)) / (T(1) + power);
+}
+template <typename T> __device__ T dnn_normal(T x) { return T(0.5) * erfc(x * T(-0.70710678118654752)); }
 template <typename T> __device__ T dnn_bent(T x) {
-    return tanh(T(0.79788456080286536) * (x + T(0.044715) * x * x * x));
+    return dnn_sigmoid(T(1.5957691216057307) * (x + T(0.044715) * x * x * x));
 }
 template <typename T> __device__ T dnn_by_gelu_tanh(T x) {
-    T bent = dnn_bent(x);
-    T inner = T(0.79788456080286536) * (T(1) + T(0.134145) * x * x);
-    return T(0.5) * (T(1) + bent) + T(0.5) * x * (T(1) - bent * bent) * inner;
+    x = x < T(-100) ? T(-100) : x > T(100) ? T(100) : x;
+    T inner = T(1.5957691216057307) * (T(1) + T(0.134145) * x * x);
+    return dnn_bent(x) * (T(1) + x * dnn_bent(-x) * inner);
 }
-template <typename T> __device__ T dnn_by_silu(T x) {
-    T s = dnn_sigmoid(x);
-    return s * (T(1) + x * (T(1) - s));
-}
+template <typename T> __device__ T dnn_by_silu(T x) { return dnn_sigmoid(x) * (T(1) + x * dnn_sigmoid(-x)); }
 template <typename T> __device__ T dnn_by_tanh(T x) {
-    T bent = tanh(x);
-    return T(1) - bent * bent;
+    return T(4) * dnn_sigmoid(T(2) * x) * dnn_sigmoid(T(-2) * x);
 }
 """
 
@@ -69,7 +68,7 @@ EXPRESSIONS: Final = {
     "sigmoid": ("dnn_sigmoid(x)", "dnn_sigmoid(x) * dnn_sigmoid(-x)"),
     "tanh": ("tanh(x)", "dnn_by_tanh(x)"),
     "gelu": ("x * dnn_normal(x)", "dnn_normal(x) + x * exp(T(-0.5) * x * x) * T(0.39894228040143268)"),
-    "gelu_tanh": ("T(0.5) * x * (T(1) + dnn_bent(x))", "dnn_by_gelu_tanh(x)"),
+    "gelu_tanh": ("x * dnn_bent(x)", "dnn_by_gelu_tanh(x)"),
     "silu": ("x * dnn_sigmoid(x)", "dnn_by_silu(x)"),
     "elu": ("x > T(0) ? x : expm1(x)", "x > T(0) ? T(1) : exp(x)"),
     "softplus": ("(x > T(0) ? x : T(0)) + log1p(exp(x > T(0) ? -x : x))", "dnn_sigmoid(x)"),
