@@ -24,7 +24,7 @@ class Memory(LibraryReference):
         """Write one value into every element of `array`.
 
         Raises:
-            InvalidRequest: The element type cannot hold the value; raised by the reply.
+            InvalidRequest: The element type cannot hold the value.
         """
         number: Scalar = to_scalar(value)
         if isinstance(array, Operand):  # else the request says what it must be

@@ -13,7 +13,7 @@ from atomr_mp.protocol.declaration.arguments import reads
 from atomr_mp.protocol.declaration.checks import check_apart
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries.base import LibraryRequest, Read, Write
+from atomr_mp.protocol.libraries.base import LibraryRequest, Read, Write, scalar
 from atomr_mp.protocol.refs import BufferId, Operand, WireRef
 
 MAX_SHARE_S = 3600.0
@@ -46,8 +46,9 @@ class Full(LibraryRequest, frozen=True):
     value: Scalar
 
     def check(self) -> None:
-        """Check that such an array can exist."""
+        """Check that such an array can exist, and can hold the value."""
         Layout.contiguous(self.dtype, self.shape)
+        dtypes.check_holds(self.dtype, scalar(self.value))
 
     @property
     def made_bytes(self) -> int:
@@ -139,6 +140,11 @@ class Fill(LibraryRequest, frozen=True):
     name: ClassVar[str] = "fill"
     array: Write
     value: Scalar
+
+    def check(self) -> None:
+        """Check that the elements can hold the value."""
+        super().check()
+        dtypes.check_holds(self.array.dtype, scalar(self.value))
 
 
 class Copy(LibraryRequest, frozen=True):

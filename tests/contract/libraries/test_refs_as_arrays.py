@@ -482,6 +482,17 @@ def test_the_same_elements_are_no_conflict(device: atomr_mp.Device) -> None:
     assert one.numpy().tolist() == [9]
 
 
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 1.5, float("inf"), float("nan")])
+def test_what_an_array_cannot_hold_leaves_it_as_it_was(device: atomr_mp.Device, value: float) -> None:
+    """By either way of filling: nothing has run, and the content is still defined."""
+    x = device.full((3,), 7, "int32")
+    for fill in (lambda: device.memory.fill(x, value).result(), lambda: x.fill(value)):
+        with pytest.raises(errors.InvalidRequest, match="cannot hold") as refused:
+            fill()
+        assert not refused.value.maybe_executed
+        assert x.numpy().tolist() == [7, 7, 7]
+
+
 def test_whole_numbers_of_any_size_become_numbers_of_floating_point(device: atomr_mp.Device) -> None:
     """Where the type has such; a type of whole numbers refuses what it cannot hold."""
     x = device.ones(2, "float64")
