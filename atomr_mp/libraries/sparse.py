@@ -74,7 +74,7 @@ class SparseMatrix(sparse.Matrix, frozen=True, dict=True):
                 f"SciPy has no sparse matrices of {self.dtype}; take `with_data` with values cast to float32"
             )
         indices, indptr = (
-            None if each is None else each.numpy() for each in self._library.done(sparse.Arrays(self.pattern))
+            None if each is None else each.numpy() for each in self._library._done(sparse.Arrays(self.pattern))
         )
         data: Any = self.data
         values, shape = data.numpy(), (self.rows, self.columns)
@@ -184,10 +184,10 @@ class Sparse(SparseRequests):
             blocksize = data.shape[1:]
         sorted_with = data if to not in sparse.BLOCKED and data.shape == indices.shape else None
         request = sparse.Structure(indices, indptr, sorted_with, to, tuple(shape), tuple(blocksize or (1, 1)))
-        made: SparseMatrix = self._answered(self.done(request))
+        made: SparseMatrix = self._answered(self._done(request))
         return made.with_data(data) if getattr(made, "data", None) is None else made
 
-    def done(self, request: LibraryRequest) -> Any:
+    def _done(self, request: LibraryRequest) -> Any:
         """Make a request, and return its raw answer. Blocks."""
         request = self._taken(request)
         check(request)
