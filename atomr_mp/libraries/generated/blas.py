@@ -33,7 +33,7 @@ class BlasRequests(LibraryReference):
             x: Read unless alpha is 0; shape (n). Strides: a stride that is not 0.
             y: Read and written; shape (n). Strides: a stride that is not 0.
             alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(blas.Axpy(x=x, y=y, alpha=self._factor("alpha", alpha)), deadline_s)
 
@@ -43,7 +43,7 @@ class BlasRequests(LibraryReference):
         Args:
             x: Read and written; shape (n). Strides: a stride that is not 0.
             alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(blas.Scal(x=x, alpha=self._factor("alpha", alpha)), deadline_s)
 
@@ -52,7 +52,7 @@ class BlasRequests(LibraryReference):
 
         Args:
             x: Read; shape (n). Strides: a stride that is not 0.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(blas.Nrm2(x=x), deadline_s)
 
@@ -65,7 +65,7 @@ class BlasRequests(LibraryReference):
             x: Read; shape (n). Strides: a stride that is not 0.
             y: Read; shape (n). Strides: a stride that is not 0.
             conjugate: Take the conjugate of x_i; nothing changes for reals.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(blas.Dot(x=x, y=y, conjugate=conjugate), deadline_s)
 
@@ -85,7 +85,7 @@ class BlasRequests(LibraryReference):
             y: Read; shape (n). Strides: a stride that is not 0.
             out: Written; shape ().
             conjugate: Take the conjugate of x_i; nothing changes for reals.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(blas.Inner(x=x, y=y, out=out, conjugate=conjugate), deadline_s)
 
@@ -94,7 +94,7 @@ class BlasRequests(LibraryReference):
 
         Args:
             x: Read; shape (n). Strides: a stride that is not 0.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(blas.Asum(x=x), deadline_s)
 
@@ -106,7 +106,7 @@ class BlasRequests(LibraryReference):
 
         Args:
             x: Read; shape (n). Strides: a positive stride.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(blas.Iamax(x=x), deadline_s)
 
@@ -118,7 +118,7 @@ class BlasRequests(LibraryReference):
 
         Args:
             x: Read; shape (n). Strides: a positive stride.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(blas.Iamin(x=x), deadline_s)
 
@@ -128,7 +128,7 @@ class BlasRequests(LibraryReference):
         Args:
             x: Read; shape (n). Strides: a stride that is not 0.
             y: Written; shape (n). Strides: a stride that is not 0.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(blas.VectorCopy(x=x, y=y), deadline_s)
 
@@ -138,7 +138,7 @@ class BlasRequests(LibraryReference):
         Args:
             x: Read and written; shape (n). Strides: a stride that is not 0.
             y: Read and written; shape (n). Strides: a stride that is not 0.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(blas.Swap(x=x, y=y), deadline_s)
 
@@ -159,7 +159,7 @@ class BlasRequests(LibraryReference):
             c: A real factor; for a rotation, the cosine. An array of one element is read when the request runs.
             s: A factor; for a rotation, the sine. Complex only for complex arrays. An array of one element is read
                 when the request runs.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(blas.Rot(x=x, y=y, c=self._real_factor("c", c), s=self._factor("s", s)), deadline_s)
 
@@ -184,7 +184,7 @@ class BlasRequests(LibraryReference):
             alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             blas.Gemv(
@@ -212,7 +212,7 @@ class BlasRequests(LibraryReference):
             y: Read unless alpha is 0; shape (n). Strides: a stride that is not 0.
             alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conjugate: Take the conjugate of y.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             blas.Ger(a=a, x=x, y=y, alpha=self._factor("alpha", alpha), conjugate=conjugate), deadline_s
@@ -243,7 +243,7 @@ class BlasRequests(LibraryReference):
             beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             conj_b: Take the conjugate of b.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             blas.Geam(
@@ -280,7 +280,7 @@ class BlasRequests(LibraryReference):
             uplo: The triangle of c, as c is seen: "L" or "U".
             alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             blas.Syrk(a=a, uplo=uplo, c=c, alpha=self._factor("alpha", alpha), beta=self._factor("beta", beta)),
@@ -314,7 +314,7 @@ class BlasRequests(LibraryReference):
             alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             diag: "U": the diagonal of a is all ones, and is not read.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             blas.Trsm(a=a, b=b, uplo=uplo, side=side, alpha=self._factor("alpha", alpha), conj_a=conj_a, diag=diag),
@@ -346,7 +346,7 @@ class BlasRequests(LibraryReference):
             beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             conj_b: Take the conjugate of b.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             blas.Gemm(
@@ -388,7 +388,7 @@ class BlasRequests(LibraryReference):
             beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             conj_b: Take the conjugate of b.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             blas.GemmStridedBatched(

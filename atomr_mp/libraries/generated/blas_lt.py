@@ -98,7 +98,7 @@ class BlasLtRequests(LibraryReference):
                 otherwise its first.
             compute: "tf32" lets tensor cores round the factors of each product to 11 bits, where there are any;
                 float32 only.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             blas_lt.Matmul(

@@ -59,7 +59,7 @@ class DnnRequests(LibraryReference):
             groups: Channels are divided into so many groups, each with a part of the weight.
             allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
                 are any.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.Conv(
@@ -117,7 +117,7 @@ class DnnRequests(LibraryReference):
             groups: Channels are divided into so many groups, each with a part of the weight.
             allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
                 are any.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.ConvTranspose(
@@ -171,7 +171,7 @@ class DnnRequests(LibraryReference):
             groups: Channels are divided into so many groups, each with a part of the weight.
             allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
                 are any.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.ConvInput(
@@ -222,7 +222,7 @@ class DnnRequests(LibraryReference):
             groups: Channels are divided into so many groups, each with a part of the weight.
             allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
                 are any.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.ConvWeight(
@@ -269,7 +269,7 @@ class DnnRequests(LibraryReference):
             mode: "max", or "avg" for the average.
             count_include_pad: Whether an average divides by all elements of the window, padding too, not by those
                 of the image.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.WindowPool(
@@ -320,7 +320,7 @@ class DnnRequests(LibraryReference):
             mode: "max", or "avg" for the average.
             count_include_pad: Whether an average divides by all elements of the window, padding too, not by those
                 of the image.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.WindowPoolBackward(
@@ -359,7 +359,7 @@ class DnnRequests(LibraryReference):
             beta: A factor; complex only for complex arrays.
             dim: The dimensions that are normalised together: one, or several.
             log: Whether the logarithm is taken, without loss of precision.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.Softmax(
@@ -390,7 +390,7 @@ class DnnRequests(LibraryReference):
             beta: A factor; complex only for complex arrays.
             dim: The dimensions that are normalised together: one, or several.
             log: Whether the logarithm is taken, without loss of precision.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.SoftmaxBackward(
@@ -423,7 +423,7 @@ class DnnRequests(LibraryReference):
             alpha: A factor; complex only for complex arrays.
             beta: A factor; complex only for complex arrays.
             kind: The activation.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.Activation(x=x, out=out, alpha=factor("alpha", alpha), beta=factor("beta", beta), kind=kind), deadline_s
@@ -449,7 +449,7 @@ class DnnRequests(LibraryReference):
             alpha: A factor; complex only for complex arrays.
             beta: A factor; complex only for complex arrays.
             kind: The activation.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.ActivationBackward(
@@ -479,7 +479,7 @@ class DnnRequests(LibraryReference):
             alpha: The weight of the squares' mean, in which channels that are missing count as 0.
             beta: The exponent.
             k: The number that is added to the weighted mean.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.ResponseNorm(
@@ -516,7 +516,7 @@ class DnnRequests(LibraryReference):
             alpha: The weight of the squares' mean, in which channels that are missing count as 0.
             beta: The exponent.
             k: The number that is added to the weighted mean.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.ResponseNormBackward(
@@ -553,7 +553,7 @@ class DnnRequests(LibraryReference):
             p: The probability of an element to become 0; the others are divided by 1 - p.
             seed: The seed of Philox 4x32-10, as of `rng`, from 0 to 2⁶⁴ - 1.
             offset: The word of 32 bits that decides on the first element; the others' follow in row-major order.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.Dropout(
@@ -586,7 +586,7 @@ class DnnRequests(LibraryReference):
             p: The probability of an element to become 0; the others are divided by 1 - p.
             seed: The seed of Philox 4x32-10, as of `rng`, from 0 to 2⁶⁴ - 1.
             offset: The word of 32 bits that decides on the first element; the others' follow in row-major order.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.DropoutBackward(
@@ -617,7 +617,7 @@ class DnnRequests(LibraryReference):
             bias: Read; (c), or normalized_shape.
             out: Written; shape (*dims).
             eps: The number that is added to variances.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.BatchNorm(
@@ -663,7 +663,7 @@ class DnnRequests(LibraryReference):
             invstd: Written; (c), or normalized_shape. 1 / √(variance + eps), for `norm_backward`.
             momentum: The share of the batch in the running statistics.
             eps: The number that is added to variances.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.BatchNormTraining(
@@ -710,7 +710,7 @@ class DnnRequests(LibraryReference):
             save_statistics: Whether the statistics are results too, for `norm_backward`.
             normalized_shape: The lengths of the dimensions that are normalised together: the last of x, and all of
                 weight and bias.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.LayerNorm(
@@ -751,7 +751,7 @@ class DnnRequests(LibraryReference):
             save_statistics: Whether the statistics are results too, for `norm_backward`.
             normalized_shape: The lengths of the dimensions that are normalised together: the last of x, and all of
                 weight and bias.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.RmsNorm(
@@ -792,7 +792,7 @@ class DnnRequests(LibraryReference):
                 with save_statistics.
             eps: The number that is added to variances.
             save_statistics: Whether the statistics are results too, for `norm_backward`.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.InstanceNorm(
@@ -836,7 +836,7 @@ class DnnRequests(LibraryReference):
             num_groups: How many groups: it divides the number of channels.
             eps: The number that is added to variances.
             save_statistics: Whether the statistics are results too, for `norm_backward`.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.GroupNorm(
@@ -886,7 +886,7 @@ class DnnRequests(LibraryReference):
             mode: The norm: "batch", "layer", "instance", "group" or "rms".
             normalized_shape: As of `layer_norm` and `rms_norm`; for these modes only.
             num_groups: As of `group_norm`; for this mode only.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.NormBackward(
@@ -954,7 +954,7 @@ class DnnRequests(LibraryReference):
             offset: The word of random bits for the first weight.
             allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
                 are any.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.Attention(
@@ -1028,7 +1028,7 @@ class DnnRequests(LibraryReference):
             offset: The word of random bits for the first weight.
             allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
                 are any.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.AttentionBackward(
@@ -1079,7 +1079,7 @@ class DnnRequests(LibraryReference):
             bidirectional: Whether each layer has cells that go backwards too, whose outputs lie behind those of the
                 others.
             input_size: Elements of an input.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.RnnPack(
@@ -1146,7 +1146,7 @@ class DnnRequests(LibraryReference):
             offset: The word of random bits for the first of these outputs.
             allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
                 are any.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             dnn.RnnForward(
@@ -1229,7 +1229,7 @@ class DnnRequests(LibraryReference):
             offset: The word of random bits for the first of these outputs.
             allow_tf32: Whether tensor cores may round the factors of products of float32 to 11 bits, where there
                 are any.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: The reserve is not that of such a network's forward with these lengths, or a backward

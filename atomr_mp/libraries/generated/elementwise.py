@@ -33,7 +33,7 @@ class ElementwiseRequests(LibraryReference):
             x: Read; any shape.
             y: Read; any shape.
             out: Written; the shape of x and y, broadcast. May be x or y itself.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.Add(x=x, y=y, out=out), deadline_s)
 
@@ -44,7 +44,7 @@ class ElementwiseRequests(LibraryReference):
             x: Read; any shape.
             y: Read; any shape.
             out: Written; the shape of x and y, broadcast. May be x or y itself.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.Subtract(x=x, y=y, out=out), deadline_s)
 
@@ -55,7 +55,7 @@ class ElementwiseRequests(LibraryReference):
             x: Read; any shape.
             y: Read; any shape.
             out: Written; the shape of x and y, broadcast. May be x or y itself.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.Multiply(x=x, y=y, out=out), deadline_s)
 
@@ -66,7 +66,7 @@ class ElementwiseRequests(LibraryReference):
             x: Read; any shape.
             y: Read; any shape.
             out: Written; the shape of x and y, broadcast. May be x or y itself.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.Divide(x=x, y=y, out=out), deadline_s)
 
@@ -77,7 +77,7 @@ class ElementwiseRequests(LibraryReference):
             x: Read; any shape.
             y: Read; any shape.
             out: Written; the shape of x and y, broadcast. May be x or y itself.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.Minimum(x=x, y=y, out=out), deadline_s)
 
@@ -88,7 +88,7 @@ class ElementwiseRequests(LibraryReference):
             x: Read; any shape.
             y: Read; any shape.
             out: Written; the shape of x and y, broadcast. May be x or y itself.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.Maximum(x=x, y=y, out=out), deadline_s)
 
@@ -99,7 +99,7 @@ class ElementwiseRequests(LibraryReference):
             x: Read; any shape.
             y: Read; any shape.
             out: Written; the shape of x and y, broadcast.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.Equal(x=x, y=y, out=out), deadline_s)
 
@@ -112,7 +112,7 @@ class ElementwiseRequests(LibraryReference):
             x: Read; any shape.
             y: Read; any shape.
             out: Written; the shape of x and y, broadcast.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.NotEqual(x=x, y=y, out=out), deadline_s)
 
@@ -123,7 +123,7 @@ class ElementwiseRequests(LibraryReference):
             x: Read; any shape.
             y: Read; any shape.
             out: Written; the shape of x and y, broadcast.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.Less(x=x, y=y, out=out), deadline_s)
 
@@ -136,7 +136,7 @@ class ElementwiseRequests(LibraryReference):
             x: Read; any shape.
             y: Read; any shape.
             out: Written; the shape of x and y, broadcast.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.LessEqual(x=x, y=y, out=out), deadline_s)
 
@@ -147,7 +147,7 @@ class ElementwiseRequests(LibraryReference):
             x: Read; any shape.
             y: Read; any shape.
             out: Written; the shape of x and y, broadcast.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.Greater(x=x, y=y, out=out), deadline_s)
 
@@ -160,7 +160,7 @@ class ElementwiseRequests(LibraryReference):
             x: Read; any shape.
             y: Read; any shape.
             out: Written; the shape of x and y, broadcast.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.GreaterEqual(x=x, y=y, out=out), deadline_s)
 
@@ -170,7 +170,7 @@ class ElementwiseRequests(LibraryReference):
         Args:
             x: Read; shape (*dims).
             out: Written; shape (*dims). May be x itself.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.Negative(x=x, out=out), deadline_s)
 
@@ -180,7 +180,7 @@ class ElementwiseRequests(LibraryReference):
         Args:
             x: Read; shape (*dims).
             out: Written; shape (*dims). May be x itself.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.Sqrt(x=x, out=out), deadline_s)
 
@@ -190,7 +190,7 @@ class ElementwiseRequests(LibraryReference):
         Args:
             x: Read; shape (*dims).
             out: Written; shape (*dims). May be x itself.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.Absolute(x=x, out=out), deadline_s)
 
@@ -204,7 +204,7 @@ class ElementwiseRequests(LibraryReference):
             x: Read; any shape.
             y: Read; any shape.
             out: Written; the shape of condition, x and y, broadcast. May be x or y itself.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.Where(condition=condition, x=x, y=y, out=out), deadline_s)
 
@@ -217,7 +217,7 @@ class ElementwiseRequests(LibraryReference):
             x: Read; shape (*dims).
             out: Written; shape (*dims).
             dtype: The element type of the result.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.Cast(x=x, dtype=element_type(dtype), out=out), deadline_s)
 
@@ -227,6 +227,6 @@ class ElementwiseRequests(LibraryReference):
         Args:
             x: Read; shape (*dims).
             out: Written; shape (*dims). May be x itself.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(elementwise.ElementCopy(x=x, out=out), deadline_s)

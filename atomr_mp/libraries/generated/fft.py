@@ -55,7 +55,7 @@ class FftRequests(LibraryReference):
             inverse: The inverse transform; for kind c2c only.
             norm: The direction that is divided by the number of elements; with "ortho" both are, by its root.
             n: For kind c2r: the length of the last axis of the result, by default an even one.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             fft.Transform(

@@ -46,7 +46,7 @@ class RngRequests(LibraryReference):
             out: Written; `size`, or any shape where it is left out.
             size: The shape; that of out if it is left out.
             dtype: The element type, uint32 if both it and out are left out.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             rng.Bits(
@@ -75,7 +75,7 @@ class RngRequests(LibraryReference):
             high: The upper end, which is not left out.
             size: The shape; that of out if it is left out.
             dtype: The element type, float32 if both it and out are left out.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             rng.Uniform(
@@ -106,7 +106,7 @@ class RngRequests(LibraryReference):
             scale: The standard deviation.
             size: The shape; that of out if it is left out.
             dtype: The element type, float32 if both it and out are left out.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             rng.Normal(
@@ -137,7 +137,7 @@ class RngRequests(LibraryReference):
             sigma: The standard deviation of the logarithm.
             size: The shape; that of out if it is left out.
             dtype: The element type, float32 if both it and out are left out.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             rng.Lognormal(
@@ -166,7 +166,7 @@ class RngRequests(LibraryReference):
             scale: The mean: one divided by the rate.
             size: The shape; that of out if it is left out.
             dtype: The element type, float32 if both it and out are left out.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             rng.Exponential(
@@ -196,7 +196,7 @@ class RngRequests(LibraryReference):
             scale: Half the distance between the quartiles.
             size: The shape; that of out if it is left out.
             dtype: The element type, float32 if both it and out are left out.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             rng.Cauchy(
@@ -227,7 +227,7 @@ class RngRequests(LibraryReference):
             scale: The law's scale, θ; the mean is k·θ.
             size: The shape of the array; that of out if it is left out.
             dtype: The element type, float32 if both it and out are left out.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             rng.Gamma(
@@ -258,7 +258,7 @@ class RngRequests(LibraryReference):
             b: The second exponent.
             size: The shape; that of out if it is left out.
             dtype: The element type, float32 if both it and out are left out.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             rng.Beta(
@@ -285,7 +285,7 @@ class RngRequests(LibraryReference):
             out: Written; `size`, or any shape where it is left out.
             lam: The mean, up to 2³¹.
             size: The shape; that of out if it is left out.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             rng.Poisson(out=out, lam=real("lam", lam), size=None if size is None else lengths("size", size)), deadline_s
@@ -307,7 +307,7 @@ class RngRequests(LibraryReference):
             p: Read; shape (k). Strides: a stride that is not 0.
             out: Written; `size`, or any shape where it is left out.
             size: The shape; that of out if it is left out.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: A weight is negative or no number, or their sum is 0 or infinite. By the reply.

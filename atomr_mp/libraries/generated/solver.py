@@ -36,7 +36,7 @@ class SolverRequests(LibraryReference):
             a: Read and written; shape (m, n). Strides: one contiguous dimension of the last two, and the other's
                 stride not less than what it steps over.
             pivots: Written; (the shorter of m and n). Strides: row-major, without gaps.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: A pivot is 0: the matrix is singular. `row` is its place on the diagonal. By the reply.
@@ -57,7 +57,7 @@ class SolverRequests(LibraryReference):
             b: Read and written; shape (n, nrhs). Strides: one contiguous dimension of the last two, and the other's
                 stride not less than what it steps over.
             trans: "T" or "C": the transpose of a, or its conjugate, is in the place of a.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: A pivot is no row of the matrix; `row` is its place. By the reply.
@@ -73,7 +73,7 @@ class SolverRequests(LibraryReference):
             a: Read and written; shape (*batch, n, n). Strides: each matrix with one contiguous dimension; all
                 dimensions before these two as if they were one.
             pivots: Written; shape (*batch, n). Strides: row-major, without gaps.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: A matrix is singular; `batch` and `row` tell the first. By the reply.
@@ -94,7 +94,7 @@ class SolverRequests(LibraryReference):
             b: Read and written; shape (*batch, n, nrhs). Strides: each matrix with one contiguous dimension; all
                 dimensions before these two as if they were one.
             trans: "T" or "C": the transpose of each matrix, or its conjugate, is in the place of the matrix.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: A pivot is no row of its matrix; `batch` and `row` tell the first. By the reply.
@@ -110,7 +110,7 @@ class SolverRequests(LibraryReference):
             a: Read and written, in the triangle that uplo names; shape (n, n). Strides: one contiguous dimension of
                 the last two, and the other's stride not less than what it steps over.
             uplo: The triangle of a, as a is seen: "L" or "U".
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: The matrix is not positive definite: its leading minor up to `row` is not. By the reply.
@@ -128,7 +128,7 @@ class SolverRequests(LibraryReference):
             b: Read and written; shape (n, nrhs). Strides: one contiguous dimension of the last two, and the other's
                 stride not less than what it steps over.
             uplo: The triangle of a that holds the factor, as a is seen: "L" or "U".
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(solver.Potrs(a=a, b=b, uplo=uplo), deadline_s)
 
@@ -141,7 +141,7 @@ class SolverRequests(LibraryReference):
             a: Read and written, in the triangle that uplo names; shape (*batch, n, n). Strides: each matrix with
                 one contiguous dimension; all dimensions before these two as if they were one.
             uplo: The triangle of each matrix, as it is seen: "L" or "U".
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: A matrix is not positive definite; `batch` and `row` tell the first. By the reply.
@@ -161,7 +161,7 @@ class SolverRequests(LibraryReference):
             b: Read and written; shape (*batch, n, nrhs). Strides: each matrix with one contiguous dimension; all
                 dimensions before these two as if they were one.
             uplo: The triangle of each matrix that holds its factor, as the matrix is seen: "L" or "U".
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(solver.PotrsBatched(a=a, b=b, uplo=uplo), deadline_s)
 
@@ -175,7 +175,7 @@ class SolverRequests(LibraryReference):
             a: Read and written; shape (m, n). Strides: one contiguous dimension of the last two, and the other's
                 stride not less than what it steps over.
             tau: Written; (the shorter of m and n). Strides: row-major, without gaps.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(solver.Geqrf(a=a, tau=tau), deadline_s)
 
@@ -188,7 +188,7 @@ class SolverRequests(LibraryReference):
             a: Read and written; shape (m, n). Strides: one contiguous dimension of the last two, and the other's
                 stride not less than what it steps over.
             tau: Read; shape (k). Strides: row-major, without gaps.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(solver.Orgqr(a=a, tau=tau), deadline_s)
 
@@ -201,7 +201,7 @@ class SolverRequests(LibraryReference):
             a: Read and written; shape (m, n). Strides: one contiguous dimension of the last two, and the other's
                 stride not less than what it steps over.
             tau: Read; shape (k). Strides: row-major, without gaps.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(solver.Ungqr(a=a, tau=tau), deadline_s)
 
@@ -227,7 +227,7 @@ class SolverRequests(LibraryReference):
                 stride not less than what it steps over.
             side: The side of c on which q stands: "L" or "R".
             trans: "T": the transpose of q.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(solver.Ormqr(a=a, tau=tau, c=c, side=side, trans=trans), deadline_s)
 
@@ -253,7 +253,7 @@ class SolverRequests(LibraryReference):
                 stride not less than what it steps over.
             side: The side of c on which q stands: "L" or "R".
             trans: "C": the conjugate transpose of q.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(solver.Unmqr(a=a, tau=tau, c=c, side=side, trans=trans), deadline_s)
 
@@ -283,7 +283,7 @@ class SolverRequests(LibraryReference):
                 Strides: one contiguous dimension of the last two, and the other's stride not less than what it
                 steps over.
             job: "A" for all vectors, "S" for as many as there are singular values, "N" for none.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: An element is a NaN or an infinity, or the iteration does not end. By the reply.
@@ -311,7 +311,7 @@ class SolverRequests(LibraryReference):
             s: Written; (*batch, the shorter of m and n). Strides: row-major, without gaps.
             v: Written; shape (*batch, n, n). Strides: each matrix with one contiguous dimension; all dimensions
                 before these two as if they were one.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: An element is a NaN or an infinity, or the iteration does not end. By the reply.
@@ -338,7 +338,7 @@ class SolverRequests(LibraryReference):
             w: Written; shape (n). Strides: row-major, without gaps.
             uplo: The triangle of a, as a is seen: "L" or "U".
             jobz: "V" for values and vectors, "N" for values.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: An element is a NaN or an infinity, or the iteration does not end. By the reply.
@@ -365,7 +365,7 @@ class SolverRequests(LibraryReference):
             w: Written; shape (n). Strides: row-major, without gaps.
             uplo: The triangle of a, as a is seen: "L" or "U".
             jobz: "V" for values and vectors, "N" for values.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: An element is a NaN or an infinity, or the iteration does not end. By the reply.
@@ -398,7 +398,7 @@ class SolverRequests(LibraryReference):
             uplo: The triangle of a and b, as they are seen: "L" or "U".
             jobz: "V" for values and vectors, "N" for values.
             itype: 1: a·v = w·b·v; 2: a·b·v = w·v; 3: b·a·v = w·v.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: The matrix b is not positive definite up to `row`; or `row` is -1, an element is no
@@ -432,7 +432,7 @@ class SolverRequests(LibraryReference):
             uplo: The triangle of a and b, as they are seen: "L" or "U".
             jobz: "V" for values and vectors, "N" for values.
             itype: 1: a·v = w·b·v; 2: a·b·v = w·v; 3: b·a·v = w·v.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: The matrix b is not positive definite up to `row`; or `row` is -1, an element is no
@@ -447,7 +447,7 @@ class SolverRequests(LibraryReference):
             a: Read; shape (*batch, n, n).
             b: Read; (rows of a), or (*batch, rows of a, any number).
             x: Written; as b, but with the columns of a for rows.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: A matrix is singular; `row` is the place of its pivot of 0, and `batch` tells which. By
@@ -464,7 +464,7 @@ class SolverRequests(LibraryReference):
             a: Read; shape (m, n).
             b: Read; (rows of a), or (*batch, rows of a, any number).
             x: Written; as b, but with the columns of a for rows.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: Column `row` of a, or row where a has fewer rows, depends on those before it. By the
@@ -478,7 +478,7 @@ class SolverRequests(LibraryReference):
         Args:
             a: Read; shape (*batch, n, n).
             out: Written; shape (*batch, n, n).
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: A matrix is singular; `row` is the place of its pivot of 0, and `batch` tells which. By
@@ -494,7 +494,7 @@ class SolverRequests(LibraryReference):
         Args:
             a: Read; shape (*batch, n, n).
             out: Written; shape (*batch).
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(solver.Det(a=a, out=out), deadline_s)
 
@@ -510,7 +510,7 @@ class SolverRequests(LibraryReference):
             a: Read; shape (*batch, n, n).
             out: Written; shape (*batch, n, n).
             lower: The factor is the lower triangle.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: A matrix is not positive definite: `row` is where its leading minor ends, `batch` tells
@@ -534,7 +534,7 @@ class SolverRequests(LibraryReference):
             q: Written; (m, m) where mode is full, (m, the shorter of m and n) where it is economic.
             r: Written; (m, n) where mode is full, (the shorter of m and n, n) where it is economic.
             mode: "full", or "economic": q has no more columns than a has rows and columns.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(solver.Qr(a=a, q=q, r=r, mode=mode), deadline_s)
 
@@ -558,7 +558,7 @@ class SolverRequests(LibraryReference):
             s: Written; (the shorter of m and n).
             vh: Written; (n, n), or (the shorter of m and n, n) without full_matrices.
             full_matrices: u and vh are square; else they have no more vectors than there are singular values.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: An element is a NaN or an infinity, or the iteration does not end. By the reply.
@@ -573,7 +573,7 @@ class SolverRequests(LibraryReference):
         Args:
             a: Read; shape (m, n).
             s: Written; (the shorter of m and n).
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: An element is a NaN or an infinity, or the iteration does not end. By the reply.
@@ -599,7 +599,7 @@ class SolverRequests(LibraryReference):
             w: Written; shape (n).
             v: Written; shape (n, n).
             lower: The lower triangle of a is read, not the upper one.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: An element is a NaN or an infinity, or the iteration does not end. By the reply.
@@ -618,7 +618,7 @@ class SolverRequests(LibraryReference):
             a: Read; shape (n, n).
             w: Written; shape (n).
             lower: The lower triangle of a is read, not the upper one.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: An element is a NaN or an infinity, or the iteration does not end. By the reply.
@@ -646,7 +646,7 @@ class SolverRequests(LibraryReference):
             x: Written; (rows of a), or (rows of a, any number).
             method: "lu", or "cholesky" for a symmetric or Hermitian a that is positive definite; "qr" is
                 `Unsupported`.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: The matrix is singular, or so nearly that x is wrong; or it is not positive definite. By

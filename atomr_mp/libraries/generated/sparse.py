@@ -55,7 +55,7 @@ class SparseRequests(LibraryReference):
                 fills the end of a row of its indices.
             shape: Rows and columns.
             blocksize: Rows and columns of a block, for bsr and blocked_ell.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             sparse.Structure(
@@ -74,7 +74,7 @@ class SparseRequests(LibraryReference):
 
         Args:
             a: A checked structure, as `Sparse.csr` and its like make it.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(sparse.Arrays(a=a), deadline_s)
 
@@ -98,7 +98,7 @@ class SparseRequests(LibraryReference):
             alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             sparse.Spmv(
@@ -129,7 +129,7 @@ class SparseRequests(LibraryReference):
             alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             sparse.Spmm(
@@ -150,7 +150,7 @@ class SparseRequests(LibraryReference):
             a: A sparse matrix, as `Sparse.csr` and its like make it.
             b: A sparse matrix, as `Sparse.csr` and its like make it.
             alpha: A factor; complex only for complex arrays.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(sparse.Spgemm(a=a, b=b, alpha=factor("alpha", alpha)), deadline_s)
 
@@ -176,7 +176,7 @@ class SparseRequests(LibraryReference):
             alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             diag: "U": the diagonal of a is all ones, and is not read.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: An element of the diagonal is 0, or is not there. By the reply.
@@ -210,7 +210,7 @@ class SparseRequests(LibraryReference):
             alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             diag: "U": the diagonal of a is all ones, and is not read.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
 
         Raises:
             NumericalError: An element of the diagonal is 0, or is not there. By the reply.
@@ -242,7 +242,7 @@ class SparseRequests(LibraryReference):
             out: Written, and read unless beta is 0; the shape of the values of c. Strides: row-major, without gaps.
             alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             sparse.Sddmm(a=a, b=b, c=c, out=out, alpha=self._factor("alpha", alpha), beta=self._factor("beta", beta)),
@@ -265,7 +265,7 @@ class SparseRequests(LibraryReference):
             to: The format.
             blocksize: Rows and columns of a block, for bsr and blocked_ell.
             index: The type of the indices; that of a if it is left out.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             sparse.Convert(
@@ -286,7 +286,7 @@ class SparseRequests(LibraryReference):
             x: Read; shape (m, n).
             to: The format.
             index: The type of the indices.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(sparse.DenseToSparse(x=x, to=to, index=element_type(index)), deadline_s)
 
@@ -298,6 +298,6 @@ class SparseRequests(LibraryReference):
         Args:
             a: A sparse matrix, as `Sparse.csr` and its like make it.
             out: Written; the shape of a.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(sparse.SparseToDense(a=a, out=out), deadline_s)

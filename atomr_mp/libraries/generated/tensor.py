@@ -61,7 +61,7 @@ class TensorRequests(LibraryReference):
             op_c: The operator on the old content of c: "identity" or "conj".
             compute: "tf32" lets tensor cores round the factors of each product to 11 bits, where there are any;
                 float32 and complex64 only.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             tensor.Contraction(
@@ -107,7 +107,7 @@ class TensorRequests(LibraryReference):
             op_a: The operator on each element of a.
             op_c: The operator on the old content of c.
             op_reduce: The operator that combines elements: "add", "mul", "max" or "min".
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             tensor.Reduction(
@@ -144,7 +144,7 @@ class TensorRequests(LibraryReference):
             modes_b: The same names, in the order of b.
             alpha: A factor; complex only for complex arrays.
             op_a: The operator on each element of a.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             tensor.Permutation(a=a, modes_a=modes_a, modes_b=modes_b, b=b, alpha=factor("alpha", alpha), op_a=op_a),
@@ -179,7 +179,7 @@ class TensorRequests(LibraryReference):
             op_a: The operator on each element of a.
             op_c: The operator on each element of c.
             op_ac: The operator that combines the two: "add", "mul", "max" or "min".
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             tensor.ElementwiseBinary(
@@ -235,7 +235,7 @@ class TensorRequests(LibraryReference):
             op_c: The operator on each element of c.
             op_ab: The operator that combines a and b: "add", "mul", "max" or "min".
             op_abc: The operator that combines that and c.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             tensor.ElementwiseTrinary(
@@ -274,7 +274,7 @@ class TensorRequests(LibraryReference):
             out: Written; as the subscripts say.
             subscripts: As "ij,jk->ik"; "..." stands for the dimensions that have no name.
             compute: As that of a contraction.
-            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+            deadline_s: Seconds until `DeadlineExceeded` ends the reply, whether it runs or not; None for 60.
         """
         return self._request(
             tensor.EinsteinSum(operands=several("operands", operands), subscripts=subscripts, out=out, compute=compute),
