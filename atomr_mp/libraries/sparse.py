@@ -73,9 +73,8 @@ class SparseMatrix(sparse.Matrix, frozen=True, dict=True):
             raise errors.Unsupported(
                 f"SciPy has no sparse matrices of {self.dtype}; take `with_data` with values cast to float32"
             )
-        indices, indptr = (
-            None if each is None else each.numpy() for each in self._library._done(sparse.Arrays(self.pattern))
-        )
+        answer = self._library._done(sparse.Arrays(self.pattern))  # noqa: SLF001 - a matrix is a part of the library
+        indices, indptr = (None if each is None else each.numpy() for each in answer)
         data: Any = self.data
         values, shape = data.numpy(), (self.rows, self.columns)
         if self.stored == "coo":
