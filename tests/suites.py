@@ -29,6 +29,7 @@ MEMORY: Final = "workers/atomr_mp_workers/libraries/memory/*"
 PACKAGED: Final = ("LICENSE", "README.md", "pyproject.toml")
 
 SUITES: Final[Mapping[str, tuple[str, ...]]] = {
+    "tests/contract/libraries/test_lock.py": ("workers/atomr_mp_workers/libraries/*",),
     "tests/contract/project/test_chat_example.py": (),
     "tests/contract/project/test_demo.py": ("examples/data/*",),
     "tests/contract/project/test_embed_example.py": (),
