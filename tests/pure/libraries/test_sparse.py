@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import math
+import tracemalloc
 from typing import Any, Final
 
 import msgspec
@@ -217,6 +218,44 @@ def test_a_shape_that_no_memory_has_is_out_of_memory(to: sparse.Format) -> None:
     matrix = sparse.Matrix(name, *msgspec.structs.astuple(given_)[1:], data)  # type: ignore[call-arg]
     with pytest.raises(errors.OutOfMemory):
         run(checked(sparse.Convert(matrix, to, (1, 1))))
+
+
+@pytest.mark.parametrize("to", ["csr", "csc", "bsr", "blocked_ell"])
+def test_a_conversion_takes_memory_for_its_elements_and_its_result(to: sparse.Format) -> None:
+    """It takes none for each row besides, which nothing would limit."""
+    name, _, _ = run(told("coo", [7], [10**7 - 2], (10**7, 10**7)))
+    given_, data = pattern_of(name.attached), FakeArray.of(np.full(1, 3), "float32")
+    matrix = sparse.Matrix(name, *msgspec.structs.astuple(given_)[1:], data)  # type: ignore[call-arg]
+    tracemalloc.start()
+    try:
+        structure, _, _ = run(checked(sparse.Convert(matrix, to, (1, 1))))
+        _, peak_b = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_b < 2**20
+    made: CheckedStructure = structure.attached
+    rows, columns, _ = structures.entries(np, made)
+    assert (rows.tolist(), columns.tolist()) == ([10**7 - 2], [7])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "complex64"])
+@pytest.mark.parametrize("to", ["csr", "csc", "coo", "bsr", "blocked_ell"])
+def test_conversions_from_each_format_keep_all_elements(to: sparse.Format, dtype: str) -> None:
+    """Also without rows, columns or elements, with empty rows, and of a transpose."""
+    random = np.random.default_rng(11)
+    for stored in sparse_cases.FORMATS:
+        for shape in ((0, 0), (0, 4), (4, 0), (4, 8), (8, 4)):
+            mask = random.random(shape) < random.choice([0.0, 0.3, 1.0])
+            it = of_mask(stored, mask, (2, 2) if stored in sparse.BLOCKED else (1, 1))
+            for transposed in (False, True) if stored not in sparse.BLOCKED else (False,):
+                matrix = matrix_of(it, dtype, transposed=transposed)
+                values = random.integers(1, 9, matrix.data.shape)
+                matrix.data.array[...] = values  # type: ignore[attr-defined]
+                blocksize = (2, 2) if to in sparse.BLOCKED else (1, 1)
+                name, data, _ = run(checked(sparse.Convert(matrix, to, blocksize)))
+                found = sparse_cases.dense(pattern_of(name.attached), data.array.astype("complex128"))
+                np.testing.assert_array_equal(found, sparse_cases.dense(matrix, values.astype("complex128")))
+                assert data.dtype == dtype
 
 
 def test_an_actor_makes_matrices_of_its_own_arrays() -> None:
