@@ -29,6 +29,8 @@ NEAREST: Final = {
 class HostRng(Library):
     """Random numbers in NumPy's arrays."""
 
+    slow = frozenset({"poisson"})  # the table of a large mean takes 50 ms
+
     def open(self) -> None:
         """Load the numbers that Sobol's points are made of."""
         sobol.load()
