@@ -220,7 +220,7 @@ class DecidingWorker(Worker):
         self.context.__dict__["wake"] = self.libraries._preparer._wake = self.completions.wake
         self.libraries._elsewhere._wake = self.completions.wake
         self.stream = DeferringStream(self.device)
-        host = self.device.make_stream(NAME, inline_bytes=2**40 if where == "loop" else -1)
+        host = self.device.make_stream(NAME, inline_bytes=2**63 if where == "loop" else -1)
         self.library = Deciding(self.context, self.stream if where == "deferring" else host)
         have(self.libraries, NAME, self.library)
 

@@ -118,8 +118,8 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker learns that a stream has done its work: "adaptive" polls for 0.1 ms, then sleeps; "host_function"
     sleeps at once; "polled" polls every 50 µs; "synchronous" blocks."""
     inline_bytes: Annotated[int, msgspec.Meta(ge=0)] = 65536
-    """Library requests that touch at most so many bytes, and do little with them, run in the host backend's loop,
-    without a stream's thread."""
+    """Library requests that touch at most so many bytes, outputs included, and do little with them, run in the host
+    backend's loop; others, and those of unknown cost, on a stream's thread."""
     metrics: str = OFF
     """Where metrics are served: "127.0.0.1:PORT" or another loopback address, "unix:PATH" (relative to the run
     directory), or "off". Needs the extra `metrics`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -99,6 +100,13 @@ def wait(x: Any, ms: Any, *, grid: Any, block: Any) -> None:
     del grid, block
     time.sleep(int(ms) / 1000)
     x[0] = ms
+
+
+@host_kernel("which")
+def which(x: Any, *, grid: Any, block: Any) -> None:
+    """Write whether it runs on the process's loop."""
+    del grid, block
+    x[0] = threading.current_thread() is threading.main_thread()
 
 
 @host_kernel("flip")

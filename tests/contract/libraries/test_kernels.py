@@ -683,3 +683,16 @@ def test_a_function_that_only_begins_fails_its_launch(device: atomr_mp.Device) -
     x = ones(device)
     with pytest.raises(errors.ActorFailed, match="kernel deferred raised TypeError: it has returned a generator"):
         deferred(x, grid=1, block=1, inout=x).result(DEADLINE_S)
+
+
+@pytest.mark.skipif(BACKEND != "host", reason="a GPU runs the kernel")
+def test_a_function_for_a_kernel_never_holds_the_loop(device: atomr_mp.Device) -> None:
+    """It may take long, however small its arrays are: alone, and in a program without branches and loops."""
+    which = device.kernels.compile(EMPTY.replace("k()", "which(float* x)")).result(DEADLINE_S)["which"]
+    x = ones(device)
+    which(x, grid=1, block=1, inout=x)
+    with device.program() as p:
+        y = p.elementwise.negative(x)
+        p.kernels.launch(which, y, grid=1, block=1, inout=y)
+        p.returns(y)
+    assert [x.numpy()[0], p.run().result(DEADLINE_S).numpy()[0]] == [0, 0]

@@ -21,7 +21,7 @@ from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.lazy_library import Import, LazyLibrary
 from atomr_mp_workers.libraries.plans import LibraryPlan, LibraryPlans, Preparer
-from atomr_mp_workers.libraries.weights import check_extents, weight
+from atomr_mp_workers.libraries.weights import UNKNOWN, check_extents, made_bytes, unshown_weight, weight
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.method import Method, Resolve
@@ -266,8 +266,8 @@ class LibraryMethod(Method):
         request: LibraryRequest = arguments[0]
         known: Known = arguments[1]
         if not known.weight:
-            known.weight.append(weight(request))
-        return known.weight[0]
+            known.weight.append(min(UNKNOWN, weight(request) + unshown_weight(request, known.left_out)))
+        return known.weight[0] or made_bytes(known.left_out)  # of an idle one that is all that it does
 
     def kernel(self, arguments: tuple[Any, ...]) -> str:
         """Return the name of the kernel that a request launches."""

@@ -6,7 +6,10 @@ dimensions of arrays without elements.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from atomr_mp import errors
@@ -19,13 +22,79 @@ FLOPS_A_BYTE: Final = 16
 UNKNOWN: Final = 2**62
 """The weight of a request that may take long: more than of any that is done at once."""
 
+TOLD: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                *("memory.empty", "memory.full", "memory.put", "memory.put_part", "memory.get", "memory.get_part"),
+                *("memory.fill", "memory.copy", "memory.borrow", "memory.accept", "memory.share", "memory.claim"),
+                *("memory.statistics", "blas.nrm2", "blas.dot", "blas.asum", "blas.iamax", "blas.iamin", "blas.copy"),
+                *("blas.swap", "elementwise.absolute", "elementwise.where", "elementwise.cast", "elementwise.copy"),
+                *("sparse.sparse_to_dense", "tensor.permutation", "dnn.rnn_pack"),
+            ),
+            0,
+        ),
+        **dict.fromkeys(
+            (
+                *("rng.bits", "rng.uniform", "rng.normal", "rng.lognormal", "rng.exponential", "rng.cauchy"),
+                *("rng.gamma", "rng.beta", "rng.poisson", "rng.choice"),
+            ),
+            64,
+        ),
+    }
+)
+"""Requests that declare no operations, or answer with a value, and take as long as their arrays take to touch; each
+with the bytes as which one more element of its output counts. Any other such request may take long."""
+
 
 def weight(request: LibraryRequest) -> int:
-    """Return how much a request is to do, as the bytes that take as long to touch."""
+    """Return how much a request is to do with the arrays that it is given, as the bytes that take as long to touch."""
     if request.loops:
         return UNKNOWN
     touched = sum(_extent(each.layout) for _, _, each in request.arrays() if each is not None)
     return touched + max(0, request.flops()) // FLOPS_A_BYTE
+
+
+def unshown_weight(request: LibraryRequest, left_out: Mapping[str, Layout]) -> int:
+    """Return how much a request is to do besides `weight`, with what no array that it is given shows.
+
+    Args:
+        request: A request that is not idle.
+        left_out: The outputs that are made for it, see `LibraryRequest.results`.
+
+    Returns:
+        `UNKNOWN` if its declaration does not tell how long it takes.
+    """
+    kind: type[LibraryRequest] = type(request)
+    if not is_told(kind):
+        return UNKNOWN
+    found = made_bytes(left_out)
+    if all(operand is None for _, _, operand in request.arrays()):
+        found += request.moved_bytes()  # what it carries, or fills
+    each = TOLD.get(name_of(kind), 0)
+    if each:
+        written = [array.layout for array in request.written()]
+        found += each * sum(layout.size for layout in (*written, *left_out.values()))
+    return found
+
+
+def made_bytes(left_out: Mapping[str, Layout]) -> int:
+    """Return the size of all outputs that are made for a request."""
+    return sum([layout.nbytes for layout in left_out.values()])
+
+
+@functools.cache
+def is_told(request: type[LibraryRequest]) -> bool:
+    """Return whether the declaration of a request tells how long it takes."""
+    if name_of(request) in TOLD:
+        return True
+    declares = request.flops is not LibraryRequest.flops or request.work != LibraryRequest.work
+    return declares and not request.answers
+
+
+def name_of(request: type[LibraryRequest]) -> str:
+    """Return the library and the name of a request, "blas.gemm"."""
+    return f"{request.__module__.rpartition('.')[2]}.{request.name}"
 
 
 def check_extents(request: LibraryRequest, most_bytes: int) -> None:
