@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from atomr_mp.process.notify import Notifier
     from atomr_mp.protocol.raised import LogErrors
     from atomr_mp.serve.front_end.plan import FrontEndPlan
+    from atomr_mp.serve.oip.settings import ModelSetting
     from atomr_mp.serve.parent.saved_files import SavedFiles
     from atomr_mp.startup.config import Gathered
 
@@ -110,6 +111,15 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "application and returns another; may be given several times, the outermost first",
     )
     parser.add_argument(
+        "--models",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="describes models of the Open Inference Protocol: tables in TOML, or a config.pbtxt of Triton's; may be "
+        "given several times",
+    )
+    parser.add_argument(
         "--watch",
         action="store_true",
         help="for development: reload the actors when their files are saved, or modules that they import from their "
@@ -179,6 +189,7 @@ def _run(options: argparse.Namespace) -> int:
     tokens = _tokens(options, of_environment)
     Cors(options.cors_origin, has_tokens=bool(tokens) or options.token_file is not None)
     middleware.check(options.middleware)
+    models = _models(options)
     socket = listening.listen(options.host, options.port) if options.uds is None else listening.listen_unix(options.uds)
     pool: Pool | None = None
     supervisor = StrayLines("supervisor")
@@ -191,12 +202,12 @@ def _run(options: argparse.Namespace) -> int:
         told = _Announcement(options, tokens, socket.getsockname(), of_environment, notifier)
         if start is None:
             pool = _joined(options)
-            plan = _plan(options, tokens, pool.run_dir, log_errors)
+            plan = _plan(options, tokens, pool.run_dir, log_errors, models)
             told.is_ready(pool)
             keeper: PoolKeeper | JoinedPoolKeeper = JoinedPoolKeeper(pool, lambda: _joined(options))
         else:
             pool, limit_s = start()
-            plan = _plan(options, tokens, pool.run_dir, log_errors)
+            plan = _plan(options, tokens, pool.run_dir, log_errors, models)
             keeper = PoolKeeper(pool, limit_s, start, told.is_ready)
         story = PoolStory(pool.run_dir, begun_s, follow=options.follow, looks_at_disk=start is None)
         hangup_ends = any(os.isatty(descriptor) for descriptor in range(3))
@@ -278,6 +289,23 @@ def _settings(options: argparse.Namespace) -> Gathered | None:
     return gather(options.config, given)
 
 
+def _models(options: argparse.Namespace) -> dict[str, ModelSetting]:
+    """Return the models that files describe, and tell what of the files has no effect.
+
+    Raises:
+        ConfigurationError: One cannot be used.
+    """
+    import logging
+
+    from atomr_mp.serve.oip.model_config.files import read
+    from atomr_mp.serve.server_log import tell
+
+    described = read(options.models)
+    for warning in described.warnings:
+        tell(logging.WARNING, "models", warning)
+    return described.models
+
+
 def _log_errors(options: argparse.Namespace, settings: Gathered | None) -> LogErrors:
     """Return how much the server tells of methods' errors: the option comes before the pool's setting."""
     told: LogErrors = options.log_errors or ("full" if settings is None else settings.settings.log_errors)
@@ -355,7 +383,13 @@ def _joined(options: argparse.Namespace) -> Pool:
     return atomr_mp.connect(run_dir=run_path(options), name="atomr-mp serve")
 
 
-def _plan(options: argparse.Namespace, tokens: list[str], run_dir: Path, log_errors: LogErrors) -> FrontEndPlan:
+def _plan(
+    options: argparse.Namespace,
+    tokens: list[str],
+    run_dir: Path,
+    log_errors: LogErrors,
+    models: dict[str, ModelSetting],
+) -> FrontEndPlan:
     from atomr_mp.protocol.hosts import LOCAL_HOSTS
     from atomr_mp.serve.front_end.plan import FrontEndPlan
     from atomr_mp.serve.http.limits import Limits
@@ -382,6 +416,7 @@ def _plan(options: argparse.Namespace, tokens: list[str], run_dir: Path, log_err
         log_format=options.log_format,
         log_errors=log_errors,
         limits=Limits(**dict(options.limit)),
+        models=models,
         slots=options.workers,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -26,8 +27,10 @@ from atomr_mp.serve.http.routes import Route, RouteGroup, Routes
 from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.oip.http_face import HttpFace
 from atomr_mp.serve.oip.inference import Inference
-from atomr_mp.serve.oip.models import ModelSetting, ModelTable
+from atomr_mp.serve.oip.models import ModelTable
+from atomr_mp.serve.oip.settings import ModelSetting
 from atomr_mp.serve.oip.statistics import ModelStatistics
+from atomr_mp.serve.oip.unfit_log import UnfitLog
 from atomr_mp.serve.openai import chat, completions, declared, description, refusals, responses
 from atomr_mp.serve.openai.embeddings import Embeddings
 from atomr_mp.serve.openai.text_calls import TextCalls
@@ -52,6 +55,7 @@ class Application:
     Args:
         source: The source of the pool.
         access: Decides who may ask.
+        models: Models of the Open Inference Protocol that are described, by name.
         limits: Limits of a client's requests.
         counters: Counters of answers; its own by default.
         sample: The front ends' shared memory for the latest sample of the pool; its own by default.
@@ -59,7 +63,6 @@ class Application:
         access_log: Whether to log a line for each answer.
         log_errors: What the log shows of exceptions that methods raise: "full", "type" or "off".
         forwards_traces: Whether calls take a request's `traceparent` along; the process makes no spans itself.
-        models: Models of the Open Inference Protocol by name, beside methods as they are.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Application:
         source: PoolSource,
         access: Access,
         *,
+        models: Mapping[str, ModelSetting] = MappingProxyType({}),
         limits: Limits = DEFAULT_LIMITS,
         counters: Counters | None = None,
         sample: SharedSample | None = None,
@@ -74,7 +78,6 @@ class Application:
         access_log: bool = False,
         log_errors: LogErrors = "full",
         forwards_traces: bool = False,
-        models: Mapping[str, ModelSetting] | None = None,
     ) -> None:
         self._forwards_traces: Final = forwards_traces
         self._source: Final = source
@@ -116,12 +119,15 @@ class Application:
             "/v1/completions": Route("openai", "POST", text_calls.answers(completions.FORM)),
             "/v1/responses": Route("openai", "POST", text_calls.answers(responses.FORM)),
         }
+        table = ModelTable(models)
+        if self.counters.slot == 0:  # one of several front ends tells
+            UnfitLog(source, table)
         statistics = ModelStatistics(self.counters.methods)
         inference = Inference(
             source,
             calls,
             self.health,
-            ModelTable(models or {}),
+            table,
             statistics,
             self._streams,
             self.counters,

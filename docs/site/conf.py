@@ -68,6 +68,7 @@ TREE: Final = {
         "serving",
         "http-server",
         "openai",
+        "oip",
         "kubernetes",
         "remote",
         "ray",

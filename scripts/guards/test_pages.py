@@ -91,6 +91,7 @@ def test_the_pages_name_the_scripts_whose_output_the_site_has() -> None:
         "scripts/diagram",
         "scripts/error-table",
         "scripts/reference-tables messages",
+        "scripts/reference-tables model-config",
         *(f"scripts/library-methods {library}" for library in DECLARED),
     }
     for command, words in found:

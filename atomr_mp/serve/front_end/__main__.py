@@ -72,6 +72,7 @@ async def _serve(
     application = Application(
         source,
         Access(tokens, plan.allowed_hosts, cors),
+        models=plan.models,
         limits=plan.limits,
         counters=counters,
         sample=sample,

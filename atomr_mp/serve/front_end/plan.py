@@ -10,6 +10,7 @@ import msgspec
 from atomr_mp.protocol.decoders import known
 from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.serve.http.limits import Limits
+from atomr_mp.serve.oip.settings import ModelSetting
 from atomr_mp.serve.server_log import LogFormat
 
 
@@ -38,6 +39,8 @@ class FrontEndPlan(msgspec.Struct, frozen=True, kw_only=True):
     log_format: LogFormat
     log_errors: LogErrors
     limits: Limits
+    models: dict[str, ModelSetting]
+    """Models that are described, by name."""
     slots: int
     """How many front ends share the memory of the counters."""
 

@@ -1,37 +1,56 @@
-"""A model's configuration as Triton tells it. Pure."""
+"""A model's configuration as Triton tells it. Pure.
+
+It tells what holds, by the description and the method. What else a config.pbtxt says is not told: nothing follows it.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from atomr_mp.serve.oip.models import PLATFORM, Model
+from atomr_mp.serve.oip.settings import MICROSECONDS
 from atomr_mp.serve.oip.signature import TensorInfo
 
 
 def config_of(model: Model) -> dict[str, Any]:
     """Return a model's configuration, in the names of Triton's ModelConfig."""
-    has_rows = model.setting.max_batch_size > 0
-    return {
+    setting = model.setting
+    texts = setting.parameters | {"method": model.method}
+    found: dict[str, Any] = {
         "name": model.name,
         "platform": "",
         "backend": PLATFORM,
         "version_policy": {"latest": {"num_versions": 1}},
-        "max_batch_size": model.setting.max_batch_size,
-        "input": [_tensor(each, has_rows=has_rows) | _of_input(each) for each in model.inputs.values()],
-        "output": [
-            _tensor(each, has_rows=has_rows) | {"label_filename": ""} for each in (model.outputs or {}).values()
-        ],
+        "max_batch_size": setting.max_batch_size,
+        "input": [_tensor(each) | _of_input(each) for each in model.inputs.values()],
+        "output": [_tensor(each) | _of_output(model, each) for each in (model.outputs or {}).values()],
         "instance_group": [],
         "default_model_filename": "",
-        "parameters": {"method": {"string_value": model.method}},
+        "parameters": {name: {"string_value": text} for name, text in texts.items()},
         "model_transaction_policy": {"decoupled": model.info.streams},
     }
+    if setting.priority_levels or setting.deadline_s is not None:
+        found["dynamic_batching"] = {
+            "preferred_batch_size": [],
+            "max_queue_delay_microseconds": 0,
+            "preserve_ordering": False,
+            "priority_levels": setting.priority_levels,
+            "default_priority_level": setting.default_priority_level,
+            "default_queue_policy": {
+                "timeout_action": "REJECT",
+                "default_timeout_microseconds": round((setting.deadline_s or 0) * MICROSECONDS),
+                "allow_timeout_override": True,
+                "max_queue_size": 0,
+            },
+            "priority_queue_policy": {},
+        }
+    return found
 
 
-def _tensor(info: TensorInfo, *, has_rows: bool) -> dict[str, Any]:
+def _tensor(info: TensorInfo) -> dict[str, Any]:
     dims = info.told_shape
     datatype = "STRING" if info.datatype == "BYTES" else info.datatype
-    return {"name": info.name, "data_type": f"TYPE_{datatype}", "dims": dims[1:] if has_rows else dims}
+    return {"name": info.name, "data_type": f"TYPE_{datatype}", "dims": dims[1:] if info.has_rows else dims}
 
 
 def _of_input(info: TensorInfo) -> dict[str, Any]:
@@ -41,3 +60,8 @@ def _of_input(info: TensorInfo) -> dict[str, Any]:
         "allow_ragged_batch": False,
         "optional": info.is_optional,
     }
+
+
+def _of_output(model: Model, info: TensorInfo) -> dict[str, Any]:
+    said = model.setting.outputs.get(info.name)
+    return {"label_filename": "" if said is None else said.label_filename, "is_shape_tensor": False}

@@ -13,7 +13,7 @@ from atomr_mp.serve.health import HealthVerdict, PoolHealth
 from atomr_mp.serve.http.events import OpenHttpStreams
 from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.oip.classification import classes_of
-from atomr_mp.serve.oip.models import VERSION, Model, ModelTable
+from atomr_mp.serve.oip.models import UNFIT, VERSION, Model, ModelTable
 from atomr_mp.serve.oip.requests import AskedOutput, InferAnswer, InferRequest
 from atomr_mp.serve.oip.statistics import ModelStatistics, Phases
 from atomr_mp.serve.oip.tensors import NamedTensor
@@ -98,7 +98,7 @@ class Inference:
         """Return a model.
 
         Raises:
-            Problem: 404; there is no such model or version.
+            Problem: 404; there is no such model or version. See `ModelTable.find` for models that are described.
             PoolUnreachable: The pool starts, and the model is not known yet.
         """
         pool = self._source.pool
@@ -119,12 +119,18 @@ class Inference:
         Raises:
             Problem: 404; there is no such model or version.
         """
-        return await self._health.verdict(self.model(name, version).method if name else "")
+        try:
+            return await self._health.verdict(self.model(name, version).method if name else "")
+        except Problem as problem:
+            if problem.code not in UNFIT:
+                raise
+            return HealthVerdict(ready=False, reason=problem.message, code=problem.code)
 
-    def options(self, request: InferRequest, deadline_s: float | None) -> CallOptions:
+    def options(self, model: Model, request: InferRequest, deadline_s: float | None) -> CallOptions:
         """Return how the call for a request is made.
 
         Args:
+            model: The model.
             request: The request.
             deadline_s: The client's own deadline in seconds; None for none.
 
@@ -132,9 +138,10 @@ class Inference:
             InvalidRequest: Its timeout or its priority is none.
         """
         timeout_us = _whole(request, "timeout")
-        deadlines = [each for each in (deadline_s, timeout_us / 1e6 if timeout_us else None) if each is not None]
+        asked = (deadline_s, timeout_us / 1e6 if timeout_us else None, model.setting.deadline_s)
+        deadlines = [each for each in asked if each is not None]
         earliest = min([*deadlines, self._most_deadline_s]) if deadlines else None
-        level = _whole(request, "priority")
+        level = model.setting.level_of(_whole(request, "priority"))
         return CallOptions(earliest, max(TOP_PRIORITY + 1 - level, LEAST_PRIORITY) if level else 0)
 
     def arguments(self, model: Model, request: InferRequest, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -206,7 +213,7 @@ class Inference:
         deadline_s: float | None,
         headers: Mapping[str, str],
     ) -> InferAnswer:
-        options = self.options(request, deadline_s)
+        options = self.options(model, request, deadline_s)
         arguments = self.arguments(model, request, headers)
         plan = self._calls.plan(self._source.pool, model.method)
         called_ns = time.monotonic_ns()
@@ -244,7 +251,7 @@ class Inference:
             AtomrError: The request does not fit, or the pool does not open it.
         """
         served.called = model.method
-        options = self.options(request, deadline_s)
+        options = self.options(model, request, deadline_s)
         arguments = self.arguments(model, request, headers or {})
         self._streams.check()
         stream = CallTarget(self._source.pool, model.method).stream(

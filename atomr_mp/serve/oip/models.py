@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
-
-import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
@@ -14,48 +14,26 @@ from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.serve.oip import tensors
 from atomr_mp.serve.oip.datatypes import BYTES, NAMES
-from atomr_mp.serve.oip.signature import OUTPUT, TensorInfo, TensorKind, inputs_of, outputs_of
+from atomr_mp.serve.oip.fitting import ONE, MisfitError, fitted
+from atomr_mp.serve.oip.settings import ModelSetting
+from atomr_mp.serve.oip.signature import OUTPUT, TensorInfo, TensorKind, inputs_of
 from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.problems import Problem
+from atomr_mp.serve.values import arrays
 from atomr_mp.serve.values.schemas import decode
 
 VERSION: Final = "1"
 """The only version that a model has."""
 
+NOT_READY: Final = "model_not_ready"
+
+DOES_NOT_FIT: Final = "model_unfit"
+
+UNFIT: Final = frozenset({NOT_READY, DOES_NOT_FIT})
+"""Codes of problems of a model that is described and cannot be asked."""
+
 PLATFORM: Final = "atomr_mp"
 """The platform of all models, as metadata tells it."""
-
-
-class TensorSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a table says of an input or an output beyond the method's annotation."""
-
-    shape: tuple[int, ...] | None = None
-    """Lengths, without the dimension of the batch; -1 for any. None for any shape."""
-    datatype: str = ""
-    """One of the protocol's names, where the annotation names none; empty else."""
-    parameter: str = ""
-    """The parameter, or the result's key, where it has another name; empty else."""
-    labels: tuple[str, ...] = ()
-    """Names of an output's elements, for `classification`."""
-
-
-class ModelSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model as a table describes it."""
-
-    method: str
-    """ "Actor.method"."""
-    inputs: dict[str, TensorSetting] = {}
-    outputs: dict[str, TensorSetting] = {}
-    max_batch_size: int = 0
-    """Most rows of a request; its tensors have a first dimension for them. 0 for none."""
-    id_to: str = ""
-    """The parameter that gets the request's id as a `str`; empty for none."""
-    parameters_to: str = ""
-    """The parameter that gets the request's own parameters as a `dict`; empty for none."""
-    headers_to: str = ""
-    """The parameter that gets chosen headers, or gRPC's metadata, as a `dict`; empty for none."""
-    headers: tuple[str, ...] = ()
-    """The headers' names, in small letters."""
 
 
 class Model(NamedTuple):
@@ -69,6 +47,8 @@ class Model(NamedTuple):
     outputs: Mapping[str, TensorInfo] | None
     """None where only a result shows them."""
     setting: ModelSetting
+    keys: Mapping[str, str] = MappingProxyType({})
+    """The outputs' names by the result's keys, where they differ."""
 
     def argument_of(self, tensor: NamedTensor) -> tuple[str, Any]:
         """Return the parameter and the argument that a tensor becomes.
@@ -87,7 +67,8 @@ class Model(NamedTuple):
                 f"input {tensor.name!r} of the model {self.name} is {expected.datatype}, not {tensor.datatype}"
             )
         self._check_shape(tensor, expected)
-        return self._parameter(self.setting.inputs, tensor.name), _argument(tensor, expected)
+        said = self.setting.inputs.get(tensor.name)
+        return (said and said.parameter) or tensor.name, _argument(tensor, expected)
 
     def arguments(self, given: Sequence[NamedTensor]) -> dict[str, Any]:
         """Return a method's arguments by name.
@@ -119,14 +100,8 @@ class Model(NamedTuple):
             raise errors.InvalidRequest(f"a request to {self.name} has 1 to {most} rows, not {count}")
 
     def _check_shape(self, tensor: NamedTensor, expected: TensorInfo) -> None:
-        shape = expected.shape
-        if expected.form in {TensorKind.SCALAR, TensorKind.TEXT, TensorKind.BINARY}:
-            fits = all(length == 1 for length in tensor.shape)
-        else:
-            fits = shape is None or (
-                len(shape) == len(tensor.shape)
-                and all(one in (-1, other) for one, other in zip(shape, tensor.shape, strict=True))
-            )
+        is_one = expected.form in ONE and all(length == 1 for length in tensor.shape)
+        fits = is_one or fits_into(tensor.shape, expected.shape)
         if not fits or (self.setting.max_batch_size and not tensor.shape):
             raise errors.InvalidRequest(
                 f"input {tensor.name!r} of the model {self.name} has the shape {expected.told_shape}, not "
@@ -140,22 +115,26 @@ class Model(NamedTuple):
             Unsupported: It has a value that is no tensor.
         """
         named = result if isinstance(result, dict) else {OUTPUT: result}
-        by_key = {setting.parameter: name for name, setting in self.setting.outputs.items() if setting.parameter}
         found: dict[str, NamedTensor] = {}
         for key, value in named.items():
-            name = by_key.get(key, str(key))
-            told = None if self.outputs is None else self.outputs.get(name)
+            name = self.keys.get(key, str(key))
+            told = (self.outputs or {}).get(name)
+            if told is None and self.setting.outputs:
+                continue  # a description tells all outputs
             try:
-                found[name] = _tensor(name, value, None if told is None else told.datatype)
+                tensor = _tensor(name, value, None if told is None else told.datatype)
+                described = told if name in self.setting.outputs else None
+                found[name] = tensor if described is None else _as_told(tensor, described, value)
             except (TypeError, ValueError, OverflowError) as error:
                 raise errors.Unsupported(
                     f"{self.method} has returned what is no tensor for output {name!r}: {error}", maybe_executed=True
                 ) from error
+        if not found and self.setting.outputs:
+            raise errors.Unsupported(
+                f"{self.method} has returned none of the model's outputs {', '.join(self.setting.outputs)}",
+                maybe_executed=True,
+            )
         return found
-
-    def _parameter(self, settings: Mapping[str, TensorSetting], name: str) -> str:
-        setting = settings.get(name)
-        return name if setting is None or not setting.parameter else setting.parameter
 
     def metadata(self) -> dict[str, Any]:
         """Return the model's metadata, as the protocol has it."""
@@ -183,7 +162,7 @@ def _argument(tensor: NamedTensor, expected: TensorInfo) -> Any:
             return values.reshape(-1)[0].item()
         case TensorKind.LIST:
             assert not isinstance(values, list)
-            return values.tolist()
+            return values.reshape(-1).tolist()
     assert isinstance(values, list)
     if expected.form in {TensorKind.BINARY, TensorKind.BINARIES}:
         return values[0] if expected.form is TensorKind.BINARY else values
@@ -203,8 +182,8 @@ def _tensor(name: str, value: object, datatype: str | None) -> NamedTensor:
         datatype: The datatype that metadata tells, which numbers and lists take; None for none.
 
     Raises:
-        TypeError: It is not a tensor.
-        ValueError: It is one of a kind that the protocol does not have.
+        TypeError: It is no tensor.
+        ValueError: Its elements have no datatype.
     """
     import numpy as np
 
@@ -233,6 +212,37 @@ def _bytes(element: object) -> bytes:
     raise TypeError(f"a {type(element).__name__} among texts")
 
 
+def fits_into(shape: Sequence[int], told: Sequence[int] | None) -> bool:
+    """Return whether a shape fits one that has -1 for any length; None fits all."""
+    return told is None or (
+        len(shape) == len(told) and all(one in (-1, other) for one, other in zip(told, shape, strict=True))
+    )
+
+
+def _as_told(tensor: NamedTensor, told: TensorInfo, value: object) -> NamedTensor:
+    """Return an output as its description tells it.
+
+    Raises:
+        ValueError: It is another one.
+    """
+    import numpy as np
+
+    values, shape, datatype = tensor.values, tensor.shape, told.datatype
+    is_own = not isinstance(value, np.ndarray)
+    """Whether it is of Python's own numbers and lists, which have neither a datatype nor a shape of theirs."""
+    if tensor.datatype != datatype:
+        if not is_own or isinstance(values, list) or datatype == BYTES:
+            raise ValueError(f"it is {tensor.datatype}, and described as {datatype}")
+        values = arrays.from_lists(values.tolist(), NAMES[datatype])
+    if not fits_into(shape, told.shape):
+        assert told.shape is not None
+        count = math.prod(shape)
+        shape = tuple(count if length == -1 else length for length in told.shape)
+        if not is_own or len(tensor.shape) > 1 or told.shape.count(-1) > 1 or math.prod(shape) != count:
+            raise ValueError(f"its shape is {list(tensor.shape)}, and described as {told.told_shape}")
+    return NamedTensor(tensor.name, datatype, shape, values if isinstance(values, list) else values.reshape(shape))
+
+
 class ModelTable:
     """Finds models by name.
 
@@ -242,7 +252,13 @@ class ModelTable:
 
     def __init__(self, settings: Mapping[str, ModelSetting]) -> None:
         self._settings: Final = dict(settings)
-        self._known: dict[tuple[str, int], tuple[MethodInfo, Model]] = {}
+        self._known: dict[tuple[str, int], tuple[MethodInfo, Model | str]] = {}
+        """Models, or why there are none, by their names and the identities of their methods, which it keeps alive."""
+
+    @property
+    def described(self) -> Collection[str]:
+        """The names of models that are described."""
+        return self._settings.keys()
 
     def method_of(self, name: str) -> str:
         """Return the method of a model, whether or not the pool has it."""
@@ -254,6 +270,16 @@ class ModelTable:
         own = [name for name in methods if not _why_not(methods[name].schema)]
         return sorted({*self._settings, *own})
 
+    def unfit(self, methods: Mapping[str, MethodInfo]) -> dict[str, str]:
+        """Return the models that are described and do not fit these methods, each with the reason."""
+        found: dict[str, str] = {}
+        for name in self._settings:
+            try:
+                self.find(name, "", methods)
+            except Problem as problem:
+                found[name] = problem.message
+        return found
+
     def find(self, name: str, version: str, methods: Mapping[str, MethodInfo]) -> Model:
         """Return a model.
 
@@ -263,27 +289,35 @@ class ModelTable:
             methods: The pool's methods.
 
         Raises:
-            Problem: 404; there is no such model or version.
+            Problem: 404, there is no such model or version; 503, its method is missing; 400, its description does not
+                fit the method. `UNFIT` has the codes of the latter two.
         """
         setting = self._settings.get(name) or (ModelSetting(method=name) if name in methods else None)
-        info = None if setting is None else methods.get(setting.method)
-        if setting is None or info is None:
+        if setting is None:
             known = self.names(methods)
             hint = did_you_mean(name[:100], known)
             raise Problem(
                 404, "model_not_found", f"there is no model {name[:100]!r}{hint}; there are: {', '.join(known)}"
             )
+        if version and version != VERSION:
+            raise Problem(404, "model_not_found", f"the model {name} has no version {version[:20]!r}, but {VERSION}")
+        info = methods.get(setting.method)
+        if info is None:
+            hint = did_you_mean(setting.method, methods)
+            why = f"the model {name} is not ready: there is no method {setting.method!r}{hint}"
+            raise Problem(503, NOT_READY, why)
         why = _why_not(info.schema) if name not in self._settings else ""
         if why:
             raise Problem(404, "model_not_found", f"{name} is a method, but no model: {why}")
-        if version and version != VERSION:
-            raise Problem(404, "model_not_found", f"the model {name} has no version {version[:20]!r}, but {VERSION}")
-        found = self._known.get((name, id(info)))
-        if found is None or found[0] is not info:
+        known_model = self._known.get((name, id(info)))
+        if known_model is None:
             if len(self._known) > 2 * len(methods) + len(self._settings):
                 self._known.clear()  # of methods that a reload has removed
-            found = self._known[name, id(info)] = info, _model(name, info, setting)
-        return found[1]
+            known_model = self._known[name, id(info)] = info, _model(name, info, setting)
+        found = known_model[1]
+        if isinstance(found, str):
+            raise Problem(400, DOES_NOT_FIT, found)
+        return found
 
 
 @functools.lru_cache(maxsize=1024)
@@ -292,42 +326,13 @@ def _why_not(schema: str) -> str:
     found = decode(schema)
     inputs, others = inputs_of(found)
     needed = found.get("arguments", {}).get("required", ())
-    return next((why for name, why in others.items() if name in needed), "" if inputs else "it takes no tensor")
+    return next((each.why for name, each in others.items() if name in needed), "" if inputs else "it takes no tensor")
 
 
-def _model(name: str, info: MethodInfo, setting: ModelSetting) -> Model:
-    """Return a model of a method, by its annotations and what the table says beyond them."""
-    schema = decode(info.schema)
-    inputs, _ = inputs_of(schema)
-    reserved = {setting.id_to, setting.parameters_to, setting.headers_to}
-    inputs = {each: found for each, found in inputs.items() if each not in reserved}
-    outputs = outputs_of(schema)
-    has_rows = setting.max_batch_size > 0
-    told_outputs = _renamed(outputs or {}, setting.outputs, has_rows=has_rows)
-    return Model(
-        name,
-        setting.method,
-        info,
-        _renamed(inputs, setting.inputs, has_rows=has_rows),
-        told_outputs if outputs is not None or setting.outputs else None,
-        setting,
-    )
-
-
-def _renamed(
-    found: Mapping[str, TensorInfo], settings: Mapping[str, TensorSetting], *, has_rows: bool
-) -> dict[str, TensorInfo]:
-    """Return the tensors with the names, types and shapes that a table gives them."""
-    names = {setting.parameter or name: name for name, setting in settings.items()}
-    made: dict[str, TensorInfo] = {}
-    for key in [*found, *(key for key in names if key not in found)]:
-        name = names.get(key, key)
-        setting = settings.get(name, TensorSetting())
-        info = found.get(key) or TensorInfo(name, setting.datatype or BYTES, None, TensorKind.ARRAY)
-        datatype = setting.datatype or info.datatype
-        form = TensorKind.BINARIES if datatype == BYTES and info.form is TensorKind.ARRAY else info.form
-        shape = info.shape if setting.shape is None else setting.shape
-        if shape is not None and has_rows:
-            shape = (-1, *shape)
-        made[name] = info._replace(name=name, datatype=datatype, shape=shape, form=form)
-    return made
+def _model(name: str, info: MethodInfo, setting: ModelSetting) -> Model | str:
+    """Return a model of a method; why there is none if its description does not fit."""
+    try:
+        inputs, outputs, keys = fitted(info, setting)
+    except MisfitError as error:
+        return f"the model {name} does not fit its method: {error}"
+    return Model(name, setting.method, info, inputs, outputs, setting, keys)

@@ -40,18 +40,48 @@ class TensorInfo(NamedTuple):
     """Lengths, -1 for any, that of the batch among them; None if not even their number is known."""
     form: TensorKind
     is_optional: bool = False
+    has_rows: bool = False
+    """Whether the first length is that of the batch."""
 
     @property
     def told_shape(self) -> list[int]:
-        """The shape that metadata tells."""
-        return [-1] if self.shape is None else list(self.shape)
+        """The shape that metadata tells; one of unknown lengths has one of them, beside that of the batch."""
+        return [-1] * (1 + self.has_rows) if self.shape is None else list(self.shape)
 
+
+_TELLING: Final = frozenset({"type", "format", "anyOf", "oneOf", "allOf", "enum", "const", "$ref", "contentEncoding"})
+"""What makes a schema say anything of a value."""
 
 _NUMBERS: Final = {"integer": "INT64", "number": "FP64", "boolean": "BOOL"}
 
 
+class OpenTo(Enum):
+    """What a parameter may be whose annotation names no tensor."""
+
+    NOTHING = "nothing"
+    """It is something else."""
+    ARRAYS = "arrays"
+    ANYTHING = "anything"
+
+
+class NoTensor(NamedTuple):
+    """A parameter whose annotation names no tensor."""
+
+    why: str
+    open_to: OpenTo
+
+
 class NoTensorError(Exception):
-    """A parameter is no tensor; the text says why."""
+    """A parameter is no tensor; the text says why.
+
+    Args:
+        why: The text.
+        open_to: What it may be if somebody says so.
+    """
+
+    def __init__(self, why: str, open_to: OpenTo = OpenTo.NOTHING) -> None:
+        super().__init__(why)
+        self.open_to: Final = open_to
 
 
 def info_of(name: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> TensorInfo:
@@ -75,7 +105,8 @@ def _form(name: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) 
         case {"format": "ndarray", "dtype": str(dtype)}:
             raise NoTensorError(f"{name} has elements of {dtype}, which the protocol does not have")
         case {"format": "ndarray"}:
-            raise NoTensorError(f"{name} is an array whose annotation names no element type, as NDArray[np.float32]")
+            why = f"{name} is an array whose annotation names no element type, as NDArray[np.float32]"
+            raise NoTensorError(why, OpenTo.ARRAYS)
         case {"contentEncoding": "base64"}:
             return TensorKind.BINARY, BYTES
         case {"type": "string"} if "format" not in schema:
@@ -91,7 +122,8 @@ def _form(name: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) 
             }.get(form)
             if several is not None:
                 return several, datatype
-    raise NoTensorError(f"{name} is neither an array nor a number, a text, bytes or a list of these")
+    open_to = OpenTo.NOTHING if _TELLING & schema.keys() else OpenTo.ANYTHING
+    raise NoTensorError(f"{name} is neither an array nor a number, a text, bytes or a list of these", open_to)
 
 
 def _plain(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> tuple[Mapping[str, Any], bool]:
@@ -110,20 +142,28 @@ def _plain(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int
     return {**found, **more}, may_be_none or len(others) < len(options)
 
 
-def inputs_of(schema: Mapping[str, Any]) -> tuple[dict[str, TensorInfo], dict[str, str]]:
-    """Return a method's inputs by name, and for each parameter that is none the reason."""
+def inputs_of(schema: Mapping[str, Any]) -> tuple[dict[str, TensorInfo], dict[str, NoTensor]]:
+    """Return a method's inputs by name, and the parameters that are none."""
     arguments, definitions = schema.get("arguments", {}), schema.get("$defs", {})
     required = arguments.get("required", ())
     found: dict[str, TensorInfo] = {}
-    others: dict[str, str] = {}
+    others: dict[str, NoTensor] = {}
     for name, each in arguments.get("properties", {}).items():
         try:
             info = info_of(name, each, definitions)
         except NoTensorError as error:
-            others[name] = str(error)
+            others[name] = NoTensor(str(error), error.open_to)
         else:
             found[name] = info._replace(is_optional=name not in required)
     return found, others
+
+
+def kind_of(name: str, schema: Mapping[str, Any]) -> str:
+    """Return the JSON type of a parameter; empty if its annotation leaves it open, "other" if there is no one type."""
+    given = schema.get("arguments", {}).get("properties", {}).get(name, {})
+    found, _ = _plain(given, schema.get("$defs", {}), MAX_REF_DEPTH)
+    kind = found.get("type", "other" if _TELLING & found.keys() else "")
+    return kind if isinstance(kind, str) else "other"
 
 
 def outputs_of(schema: Mapping[str, Any]) -> dict[str, TensorInfo] | None:

@@ -1,7 +1,7 @@
 """Messages of Protocol Buffers from a table, without a compiler, for a pool of descriptors of one's own.
 
 A message is a line, "Name: type field number, ...", that may go on in indented lines. `type*` is repeated, `{type}` a
-map from texts, `{key:type}` one from other keys, and `|name` the choice, of which one field at most is set.
+map from texts, `{key:type}` one from other keys, and `|name` the choice, which has one field at most.
 """
 
 from __future__ import annotations
