@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import msgspec
@@ -10,6 +11,7 @@ from atomr_mp import errors
 from atomr_mp.serve.oip import tensors
 from atomr_mp.serve.oip.models import Model
 from atomr_mp.serve.oip.requests import InferAnswer, InferRequest, ParameterValue
+from atomr_mp.serve.oip.signature import TensorInfo
 from atomr_mp.serve.oip.tensors import NamedTensor
 
 _TAKEN: Final = frozenset({"id", "parameters"})
@@ -51,8 +53,18 @@ def request_of(model: Model, version: str, given: object) -> InferRequest:
 
 def _input(model: Model, name: str, value: object) -> NamedTensor:
     elements = value if isinstance(value, list) else [value]
-    shape = (1, len(elements)) if model.setting.max_batch_size else (len(elements),)
-    return tensors.of_json(name, model.inputs[name].datatype, shape, elements)
+    info = model.inputs[name]
+    return tensors.of_json(name, info.datatype, _shape(info, len(elements)), elements)
+
+
+def _shape(info: TensorInfo, count: int) -> tuple[int, ...]:
+    """Return the shape of so many elements: of one row, as the input is described, its open length as it follows."""
+    flat = (1, count) if info.has_rows else (count,)
+    if info.shape is None:
+        return flat
+    shape = (1, *info.shape[1:]) if info.has_rows else info.shape
+    known = math.prod(length for length in shape if length != -1)
+    return flat if shape.count(-1) > 1 else tuple(count // known if length == -1 else length for length in shape)
 
 
 def encode(answer: InferAnswer) -> bytes:

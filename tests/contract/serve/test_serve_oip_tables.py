@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -51,6 +52,11 @@ outputs.COUNT = { datatype = "INT32" }
 ["größe-100%"]
 method = "Tables.combine"
 outputs.SUM = { key = "total" }
+
+[pairs]
+method = "Tables.combine"
+inputs.a = { shape = [2, -1] }
+inputs.b = { shape = [2, 2] }
 
 [gone]
 method = "Tables.gone"
@@ -181,6 +187,19 @@ def test_a_row_of_texts_is_an_element_of_a_list(client: Client) -> None:
     answer = client.infer("lengths", [tensor("texts", "BYTES", texts("a", "four").reshape(2, 1))])
     found = answer.as_numpy("COUNT")
     assert (found.dtype, found.tolist()) == (np.int32, [[1], [4]])
+
+
+def test_generate_takes_the_shapes_that_are_described(server: Server) -> None:
+    """Elements are flat there, and of one row."""
+
+    def generated(name: str, **fields: Any) -> Any:
+        return server.ask("POST", f"/v2/models/{name}/generate", json.dumps(fields).encode()).json()
+
+    assert generated("pairs", a=[1, 2, 3, 4], b=[1, 1, 1, 1])["total"] == [2.0, 3.0, 4.0, 5.0]
+    assert generated("digits", INPUT__0=[1, 2, 3, 4, 5])["OUTPUT__0"] == [15.0, 5.0, 1.0]
+    assert generated("lengths", texts="hello")["COUNT"] == 5
+    assert "its data has 3 elements, and the shape [2, 1] 2" in generated("pairs", a=[1, 2, 3], b=[1, 1, 1, 1])["error"]
+    assert "its data has 2 elements, and the shape [1, 1] 1" in generated("lengths", texts=["a", "b"])["error"]
 
 
 def test_a_name_in_a_path_is_matched_exactly(server: Server, client: Client) -> None:
