@@ -40,7 +40,10 @@ EXTENSIONS: Final = (
 TOP_PRIORITY: Final = 7
 LEAST_PRIORITY: Final = -8
 
-RESERVED: Final = frozenset({"priority", "timeout", "binary_data_output"})
+EMPTY_FINAL: Final = "triton_enable_empty_final_response"
+"""The parameter with which a request asks for an answer without outputs behind the parts of its stream."""
+
+RESERVED: Final = frozenset({"priority", "timeout", "binary_data_output", EMPTY_FINAL})
 """Parameters of the protocol itself."""
 
 

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 MOST_NAME_CHARS: Final = 100
 """Most characters of a client's own text that a message repeats."""
 
-
 MOST_RAW_ELEMENTS: Final = 2**24
 """Most elements of BYTES in a body whose shape follows from it."""
+
+WIDER: Final = {"INT8": "int32", "INT16": "int32", "UINT8": "uint32", "UINT16": "uint32"}
+"""The types in which gRPC's typed contents have elements that are smaller."""
 
 
 def element_bytes(datatype: str) -> int:
@@ -114,7 +116,14 @@ def of_list(name: str, datatype: str, shape: tuple[int, ...], elements: Sequence
         raise _wrong(name, f"its contents have {len(elements)} elements, and the shape {list(shape)} {count}")
     if datatype == BYTES:
         return NamedTensor(name, datatype, shape, [bytes(each) for each in elements])
-    return NamedTensor(name, datatype, shape, _numbers(name, datatype, list(elements)).reshape(shape))
+    import numpy as np
+
+    given = np.fromiter(elements, WIDER.get(datatype, NAMES[datatype]), count)
+    found = given.astype(NAMES[datatype], copy=False)
+    if datatype in WIDER and not (found == given).all():
+        bounds = np.iinfo(found.dtype)
+        raise _wrong(name, f"elements of {datatype} are from {bounds.min} to {bounds.max}")
+    return NamedTensor(name, datatype, shape, found.reshape(shape))
 
 
 def of_array(name: str, array: np.ndarray[Any, Any]) -> NamedTensor:

@@ -6,6 +6,8 @@ map from texts, and `|name` the choice, of which one field at most is set.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 
@@ -26,7 +28,7 @@ class ProtoFile(NamedTuple):
     name: str
     package: str
     messages: str
-    enums: dict[str, tuple[str, ...]] = {}
+    enums: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """Their values' names from number 0, by their own; a message's name and a point may come first."""
     needs: tuple[str, ...] = ()
     """Files whose messages it has."""

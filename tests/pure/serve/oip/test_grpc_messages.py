@@ -7,18 +7,18 @@ import subprocess
 import sys
 from typing import Any
 
-import grpc_health.v1.health_pb2
-import grpc_reflection.v1alpha.reflection_pb2
 import pytest
-import tritonclient.grpc.model_config_pb2
-import tritonclient.grpc.service_pb2
 from google.protobuf import descriptor_pool
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+from tritonclient.grpc import model_config_pb2, service_pb2
 
 from atomr_mp.serve.oip.grpc import messages
 from atomr_mp.serve.oip.grpc.tables import CONFIG, FILES, HEALTH, INFERENCE, NOT_OFFERED, OFFERED, OLD_REFLECTION
 
+LOADED = (health_pb2, reflection_pb2, model_config_pb2, service_pb2)
 THEIRS = descriptor_pool.Default()
-"""The pool into which the imports above have put theirs."""
+"""The pool into which those have put theirs."""
 
 SERVED = (INFERENCE, CONFIG, HEALTH, OLD_REFLECTION)
 
