@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import secrets
 import sys
@@ -15,7 +16,7 @@ from atomr_mp.cli.common import Commands, number_in, seconds, whole
 from atomr_mp.cli.start import add_settings, given_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from atomr_mp.pool import Pool
     from atomr_mp.process.notify import Notifier
@@ -30,6 +31,9 @@ TOKEN_VARIABLE: Final = "ATOMR_MP_SERVE_TOKEN"  # noqa: S105 - the name of a var
 
 MODULES: Final = ("httptools", "uvloop", "prometheus_client")
 """The modules that the extra `serve` brings."""
+
+GRPC_MODULES: Final = ("grpc", "google.protobuf")
+"""The modules that the extra `serve-grpc` brings beyond those."""
 
 DRAIN_TIMEOUT_S: Final = 30.0
 
@@ -58,6 +62,15 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         default=1,
         metavar="N",
         help="front-end processes (default: %(default)s)",
+    )
+    where.add_argument(
+        "--grpc-port",
+        type=whole(0, 65535),
+        metavar="N",
+        help="a port for gRPC too, where models are called by the Open Inference Protocol; 0 for any that is free",
+    )
+    where.add_argument(
+        "--grpc-uds", type=Path, metavar="PATH", help="a unix socket for gRPC, for this user only, with one front end"
     )
     who = parser.add_argument_group("who may ask")
     who.add_argument(
@@ -173,6 +186,31 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     _check(options)
+    with _grpc_kept(options) as grpc_address:
+        return _serve(options, grpc_address)
+
+
+@contextlib.contextmanager
+def _grpc_kept(options: argparse.Namespace) -> Iterator[str]:
+    """Keep for the front ends where gRPC is answered; return the address, empty if there is none.
+
+    Raises:
+        ConfigurationError: It cannot be answered there.
+    """
+    from atomr_mp.serve.parent import listening
+
+    with contextlib.ExitStack() as kept:
+        address = ""
+        if options.grpc_port is not None:
+            reserved = kept.enter_context(listening.reserve(options.host, options.grpc_port))
+            address = listening.shown(reserved.getsockname())
+        if options.grpc_uds is not None:
+            listening.listen_unix(options.grpc_uds).close()  # a front end makes it anew
+            kept.callback(options.grpc_uds.unlink, missing_ok=True)
+        yield address
+
+
+def _serve(options: argparse.Namespace, grpc_address: str) -> int:
     import asyncio
 
     from atomr_mp.process.notify import Notifier
@@ -199,15 +237,15 @@ def _run(options: argparse.Namespace) -> int:
         start = _starter(options, settings, supervisor.pipe.writing)
         log_errors = _log_errors(options, settings)
         notifier = Notifier()
-        told = _Announcement(options, tokens, socket.getsockname(), of_environment, notifier)
+        told = _Announcement(options, tokens, socket.getsockname(), grpc_address, of_environment, notifier)
         if start is None:
             pool = _joined(options)
-            plan = _plan(options, tokens, pool.run_dir, log_errors, models)
+            plan = _plan(options, tokens, pool.run_dir, log_errors, models, grpc_address)
             told.is_ready(pool)
             keeper: PoolKeeper | JoinedPoolKeeper = JoinedPoolKeeper(pool, lambda: _joined(options))
         else:
             pool, limit_s = start()
-            plan = _plan(options, tokens, pool.run_dir, log_errors, models)
+            plan = _plan(options, tokens, pool.run_dir, log_errors, models, grpc_address)
             keeper = PoolKeeper(pool, limit_s, start, told.is_ready)
         story = PoolStory(pool.run_dir, begun_s, follow=options.follow, looks_at_disk=start is None)
         hangup_ends = any(os.isatty(descriptor) for descriptor in range(3))
@@ -251,11 +289,13 @@ def _check(options: argparse.Namespace) -> None:
         raise errors.ConfigurationError(
             f"{', '.join(missing)} is not installed; the extra `serve` has it: pip install 'atomr-mp[serve]'"
         )
+    if options.grpc_port is not None or options.grpc_uds is not None:
+        _check_grpc(options)
     if (options.tls_cert is None) != (options.tls_key is None):
         raise errors.ConfigurationError("--tls-cert and --tls-key go together")
     if options.tls_cert is not None:
         _check_certificate(options.tls_cert, options.tls_key)
-    if options.uds is None and not is_loopback(options.host) and options.tls_cert is None and not options.insecure:
+    if _has_port(options) and not is_loopback(options.host) and options.tls_cert is None and not options.insecure:
         raise errors.ConfigurationError(
             f"{options.host} is open to other machines and needs --tls-cert and --tls-key: without, anybody on "
             "the way reads the token and the content. Where a proxy or a private network does that, say --insecure"
@@ -270,6 +310,37 @@ def _check(options: argparse.Namespace) -> None:
     if options.watch and not (options.actor or options.config):
         raise errors.ConfigurationError(
             "--watch is for the actors of a pool that is started: name its --actor or --config"
+        )
+
+
+def _has_port(options: argparse.Namespace) -> bool:
+    """Return whether it listens at an address of the machine, and not only at unix sockets."""
+    return options.uds is None or options.grpc_port is not None
+
+
+def _check_grpc(options: argparse.Namespace) -> None:
+    """Refuse what keeps gRPC from being answered.
+
+    Raises:
+        ConfigurationError: A package is missing, or there are several front ends for a unix socket.
+    """
+    import importlib.util
+
+    missing = []
+    for name in GRPC_MODULES:
+        try:
+            found = importlib.util.find_spec(name)
+        except ModuleNotFoundError:  # not even the package that it is in
+            found = None
+        if found is None:
+            missing.append(name)
+    if missing:
+        raise errors.ConfigurationError(
+            f"{', '.join(missing)} is not installed; the extra `serve-grpc` has it: pip install 'atomr-mp[serve-grpc]'"
+        )
+    if options.grpc_uds is not None and options.workers > 1:
+        raise errors.ConfigurationError(
+            "--grpc-uds is for one front end, and --workers asks for more; several share --grpc-port"
         )
 
 
@@ -341,7 +412,7 @@ def _tokens(options: argparse.Namespace, of_environment: str) -> list[str]:
     given = checked(_listed(of_environment))
     if options.token_file is not None:
         read_tokens(options.token_file)
-    if given or options.token_file is not None or options.uds is not None or options.insecure:
+    if given or options.token_file is not None or not _has_port(options) or options.insecure:
         return given
     return [secrets.token_urlsafe(32)]
 
@@ -389,6 +460,7 @@ def _plan(
     run_dir: Path,
     log_errors: LogErrors,
     models: dict[str, ModelSetting],
+    grpc_address: str,
 ) -> FrontEndPlan:
     from atomr_mp.protocol.hosts import LOCAL_HOSTS
     from atomr_mp.serve.front_end.plan import FrontEndPlan
@@ -417,6 +489,8 @@ def _plan(
         log_errors=log_errors,
         limits=Limits(**dict(options.limit)),
         models=models,
+        grpc_address=grpc_address,
+        grpc_uds="" if options.grpc_uds is None else str(options.grpc_uds.absolute()),
         slots=options.workers,
     )
 
@@ -446,12 +520,19 @@ class _Announcement:
         options: The command's.
         tokens: The tokens that are valid beside those of a file.
         address: Of the listening socket.
+        grpc_address: That of gRPC; empty for none.
         of_environment: The variable's value.
         notifier: Tells the service manager.
     """
 
     def __init__(
-        self, options: argparse.Namespace, tokens: list[str], address: Any, of_environment: str, notifier: Notifier
+        self,
+        options: argparse.Namespace,
+        tokens: list[str],
+        address: Any,
+        grpc_address: str,
+        of_environment: str,
+        notifier: Notifier,
     ) -> None:
         self._tokens: Final = tokens
         self._of_environment: Final = of_environment
@@ -461,6 +542,7 @@ class _Announcement:
         scheme = "http" if options.tls_cert is None else "https"
         host = options.host if ":" not in options.host else f"[{options.host}]"
         self._url: Final = f"{scheme}://localhost" if self._unix else f"{scheme}://{host}:{address[1]}"
+        self._grpc: Final = [each for each in (grpc_address, options.grpc_uds) if each]
         self._accepts = False
         self._lines: list[str] = []
 
@@ -490,6 +572,8 @@ class _Announcement:
             shown = f"${TOKEN_VARIABLE}" if of_environment == [self._of_environment] else "TOKEN"
         quote = '"' if shown.startswith("$") else "'"
         lines = [f"serving pool {pool.name} at {self._unix or self._url}"]
+        if self._grpc:
+            lines.append(f"with gRPC at {' and '.join(map(str, self._grpc))}")
         if not self._unix:
             # The fragment stays in the browser: no server, proxy or log sees it.
             lines.append(f"watch it at {self._url}/{f'#token={token}' if token else ''}")

@@ -81,21 +81,21 @@ class Application:
     ) -> None:
         self._forwards_traces: Final = forwards_traces
         self._source: Final = source
-        self._access: Final = access
+        self.access: Final = access
         self._cors: Final = access.cors
         self._has_cors: Final = bool(access.cors)
         self.limits: Final = limits
         self._debug: Final = debug
         self._begun = False
         self.counters: Final = counters or Counters()
-        self._accounts: Final = Accounts(self.counters, access_log=access_log, log_errors=log_errors)
-        self._budget: Final = Budget(limits.buffered_bytes)
+        self.accounts: Final = Accounts(self.counters, access_log=access_log, log_errors=log_errors)
+        self.budget: Final = Budget(limits.buffered_bytes)
         self._figures: Final = PoolFigures(source)
         self._driver: Final = Driver()
         self.health: Final = PoolHealth(source, self._figures)
-        self._streams: Final = OpenHttpStreams(limits.streams)
+        self.streams: Final = OpenHttpStreams(limits.streams)
         self._observer: Final = Observer(source, self.counters, sample or SharedSample())
-        stream_calls = StreamCalls(self._streams, self.health, self.counters, debug=debug)
+        stream_calls = StreamCalls(self.streams, self.health, self.counters, debug=debug)
         calls = PoolCalls(source, self.health)
         text_calls = TextCalls(source, calls, stream_calls, debug=debug)
         self._preflight: Final = Route("preflight", "OPTIONS", self._may_ask, needs_token=False)
@@ -105,7 +105,7 @@ class Application:
             "/health/ready": Route("health", "GET", self._ready, needs_token=False),
             "/metrics": Route("metrics", "GET", self._metrics),
             "/openapi.json": Route("page", "GET", self._openapi),
-            "/trace": Route("watch", "GET", trace.answer(source, self._streams)),
+            "/trace": Route("watch", "GET", trace.answer(source, self.streams)),
             "/watch/events": Route("watch", "GET", self._watch),
             "/watch/history": Route("watch", "GET", self._history),
             "/": Route("page", "GET", pages.answer("watch.html"), needs_token=False),
@@ -123,19 +123,19 @@ class Application:
         if self.counters.slot == 0:  # one of several front ends tells
             UnfitLog(source, table)
         statistics = ModelStatistics(self.counters.methods)
-        inference = Inference(
+        self.inference: Final = Inference(
             source,
             calls,
             self.health,
             table,
             statistics,
-            self._streams,
+            self.streams,
             self.counters,
             limits.deadline_s,
         )
         self._routes: Final = Routes(
             [
-                HttpFace(inference).group(),
+                HttpFace(self.inference).group(),
                 RouteGroup(openai, refusals.PATH, refusals.status_of, refusals.body_of),
                 RouteGroup(plain),
             ]
@@ -147,16 +147,16 @@ class Application:
 
     def close(self) -> None:
         """Log what is only counted or gathered yet."""
-        self._accounts.close()
+        self.accounts.close()
 
     def end_streams(self) -> None:
         """End open streams: the server does not wait for them."""
-        self._streams.end()
+        self.streams.end()
 
     def look_at_tokens(self) -> None:
         """Take up changes of the file of tokens: streams of tokens that have become invalid end."""
-        if self._access.look_again():
-            self._streams.end_revoked(self._access.admits)
+        if self.access.look_again():
+            self.streams.end_revoked(self.access.admits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a connection's scope; see the ASGI specification."""
@@ -168,7 +168,7 @@ class Application:
         counters.own[metrics.IN_FLIGHT] += 1
         try:
             exchange.check_headers()
-            self._access.check_origin(exchange.headers)
+            self.access.check_origin(exchange.headers)
             route = self._route(exchange)
             name = route.name
             self._admit(exchange, route)
@@ -184,7 +184,7 @@ class Application:
         except (Problem, errors.AtomrError) as error:
             await self._refuse(exchange, error)
         except asyncio.CancelledError:  # the server has waited long enough
-            self._accounts.gave_up(exchange)
+            self.accounts.gave_up(exchange)
             ended = errors.Cancelled("the server ends, and the answer was not there", maybe_executed=True)
             await self._refuse(exchange, ended, CLOSE)
         except Exception:  # noqa: BLE001 - the top of a request: it is answered, and the server goes on
@@ -195,16 +195,20 @@ class Application:
             await self._refuse(exchange, Problem(500, "internal_error", why, maybe_executed=exchange.sent))
         finally:
             exchange.close()
-            self._accounts.ended(exchange, name)
+            self.accounts.ended(exchange, name)
             counters.own[metrics.IN_FLIGHT] -= 1
 
-    def _taken(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
-        """Return the exchange of a request that has come."""
+    def begin(self) -> None:
+        """Begin to look at the pool, unless that is done: in the event loop, at the first request at the latest."""
         if not self._begun:
             self._begun = True
             self._source.begin()
             self._observer.begin()
-        exchange = Exchange(scope, receive, send, self.limits, self._budget)
+
+    def _taken(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
+        """Return the exchange of a request that has come."""
+        self.begin()
+        exchange = Exchange(scope, receive, send, self.limits, self.budget)
         if self._has_cors:
             exchange.cors = self._cors.headers(exchange.headers.get(b"origin"))
         return exchange
@@ -216,7 +220,7 @@ class Application:
             Problem: 401 or 429.
         """
         if route.needs_token:
-            exchange.token = self._access.check_token(exchange.headers)
+            exchange.token = self.access.check_token(exchange.headers)
         if route.method == "POST":
             exchange.check_room()
 
@@ -285,7 +289,7 @@ class Application:
         pool = self._source.pool
         methods = {name: pool.method_info(name) for name in pool.methods}
         more = description.paths(methods)
-        await exchange.answer(200, openapi.document(pool.name, methods, more, token=self._access.needs_token))
+        await exchange.answer(200, openapi.document(pool.name, methods, more, token=self.access.needs_token))
 
     async def _history(self, exchange: Exchange) -> None:
         """Answer with the figures of the last 15 minutes."""
@@ -297,7 +301,7 @@ class Application:
             await exchange.begin(200, *events.HEADERS)
             await exchange.end()
             return
-        waiting = StreamWait(exchange, self._streams)
+        waiting = StreamWait(exchange, self.streams)
         with waiting.open(), self._observer.viewer():
             self.counters.own[metrics.STREAMS] += 1
             try:

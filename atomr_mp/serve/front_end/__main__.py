@@ -1,4 +1,4 @@
-"""A front-end process: answers HTTP on a socket that its parent owns, and joins the pool itself.
+"""A front-end process: answers HTTP on a socket that its parent owns, perhaps gRPC too, and joins the pool itself.
 
 The parent starts it. Its arguments are the descriptors of the plan, the listening socket and the counters' memory, its
 slot there, a descriptor to which it writes when it accepts, one of the memory of the latest sample, and one to which it
@@ -18,7 +18,7 @@ import socket
 import ssl
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from atomr_mp import output, tracing
 from atomr_mp.pool import Pool
@@ -34,6 +34,9 @@ from atomr_mp.serve.metrics import BEAT_S, FRONT_END, Counters
 from atomr_mp.serve.server_log import lost_notice, start_logging
 from atomr_mp.serve.source import JoinedPool
 from atomr_mp.serve.watch.shared_sample import SharedSample
+
+if TYPE_CHECKING:
+    from atomr_mp.serve.oip.grpc.server import GrpcServer
 
 JOIN_S: Final = 5.0
 """How long a front end waits for its pool before it accepts."""
@@ -85,6 +88,7 @@ async def _serve(
     if plan.middleware:
         served = SurroundedApplication(application, plan.middleware, cors, counters)
     server = HttpServer(served, plan.limits, counters, tls=_tls(plan), own_user_only=plan.own_user_only)
+    grpc_server = _grpc(plan, application)
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and then sends SIGTERM
@@ -94,13 +98,19 @@ async def _serve(
     try:
         # Other front ends accept meanwhile; without a pool this one accepts too, and reports that.
         await source.wait_joined(JOIN_S)
+        if grpc_server is not None:
+            application.begin()
+            await grpc_server.start(plan.grpc_address, plan.grpc_uds, _certificate(plan))
         await server.start(listening)
         tasks.append(loop.create_task(_announce(knows_methods, accepts)))
         await ending.wait()
         application.drain()
         await asyncio.sleep(plan.drain_delay_s)  # as long as the operator has said that balancers take
         application.end_streams()
-        await server.end(plan.drain_timeout_s)
+        ends = [server.end(plan.drain_timeout_s)]
+        if grpc_server is not None:
+            ends.append(grpc_server.end(plan.drain_timeout_s))
+        await asyncio.gather(*ends)
     finally:
         for task in tasks:
             task.cancel()
@@ -145,6 +155,33 @@ async def _beat(counters: Counters, application: Application) -> None:
         counters.beat()
         application.look_at_tokens()
         await asyncio.sleep(BEAT_S)  # a heartbeat is a matter of time
+
+
+def _grpc(plan: FrontEndPlan, application: Application) -> GrpcServer | None:
+    """Return the server of gRPC; None without its options."""
+    if not (plan.grpc_address or plan.grpc_uds):
+        return None
+    from atomr_mp.serve.oip.grpc.frame import Grounds
+    from atomr_mp.serve.oip.grpc.server import GrpcServer
+    from atomr_mp.serve.oip.grpc.service import GrpcService
+
+    grounds = Grounds(
+        application.inference,
+        application.access,
+        application.accounts,
+        application.counters,
+        application.streams,
+        application.budget,
+        plan.limits,
+    )
+    return GrpcServer(GrpcService(grounds), plan.limits)
+
+
+def _certificate(plan: FrontEndPlan) -> tuple[Path, Path] | None:
+    """Return the certificate chain and its private key; None without TLS."""
+    if plan.tls_certificate is None or plan.tls_key is None:
+        return None
+    return Path(plan.tls_certificate), Path(plan.tls_key)
 
 
 def _tls(plan: FrontEndPlan) -> ssl.SSLContext | None:

@@ -41,6 +41,10 @@ class FrontEndPlan(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     models: dict[str, ModelSetting]
     """Models that are described, by name."""
+    grpc_address: str = ""
+    """An IP address and a port for gRPC, which the parent keeps for its front ends; empty for none."""
+    grpc_uds: str = ""
+    """The path of a unix socket for gRPC; empty for none."""
     slots: int
     """How many front ends share the memory of the counters."""
 

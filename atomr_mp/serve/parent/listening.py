@@ -1,4 +1,4 @@
-"""The socket on which front ends listen."""
+"""The sockets on which front ends listen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def listen(host: str, port: int) -> socket.socket:
         ConfigurationError: The address cannot be used.
     """
     if not 0 <= port <= LAST_PORT:  # the C library would take it modulo 65536
-        raise errors.ConfigurationError(f"--port {port} is not a port: it is from 1 to {LAST_PORT}, or 0 for any")
+        raise errors.ConfigurationError(f"port {port} is not a port: it is from 1 to {LAST_PORT}, or 0 for any")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -32,6 +32,33 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError, UnicodeError) as error:
         raise errors.ConfigurationError(f"{host}:{port} cannot be listened on: {error}") from error
     return listening
+
+
+def reserve(host: str, port: int) -> socket.socket:
+    """Return a socket that keeps an address for processes of this user, and does not listen itself.
+
+    They bind it with SO_REUSEPORT, and share what comes to it.
+
+    Raises:
+        ConfigurationError: The address cannot be used, or another process listens there.
+    """
+    with listen(host, port) as trying:  # which SO_REUSEPORT would allow beside another server of this user
+        family, address = trying.family, trying.getsockname()
+    reserved = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(address)
+    except OSError as error:
+        reserved.close()
+        raise errors.ConfigurationError(f"{host}:{port} cannot be listened on: {error}") from error
+    return reserved
+
+
+def shown(address: tuple[str, int]) -> str:
+    """Return an address of a socket as text, "host:port"."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def listen_unix(path: Path) -> socket.socket:

@@ -1,7 +1,6 @@
-"""What the protocol's messages are, as the client libraries of Triton and KServe have them. Pure.
+"""The services and their messages, as the client libraries of Triton and KServe have them. Pure.
 
-A message is a line, "Name: type field number, ...", that may go on in indented lines. `type*` is repeated, `{type}` a
-map from texts, and `|name` the choice, of which one field at most is set.
+Messages are in the form that `model_config/declaration.py` describes.
 """
 
 from __future__ import annotations
@@ -9,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
+
+from atomr_mp.serve.oip.model_config import messages as model_config
 
 
 class Rpc(NamedTuple):
@@ -23,54 +24,22 @@ class Rpc(NamedTuple):
 
 
 class ProtoFile(NamedTuple):
-    """A file of messages, and perhaps a service."""
+    """A file of messages and their service."""
 
     name: str
     package: str
     messages: str
+    service: str
+    rpcs: tuple[Rpc, ...]
     enums: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    """Their values' names from number 0, by their own; a message's name and a point may come first."""
     needs: tuple[str, ...] = ()
     """Files whose messages it has."""
-    service: str = ""
-    rpcs: tuple[Rpc, ...] = ()
 
     @property
     def service_name(self) -> str:
         """The service's name with its package."""
         return f"{self.package}.{self.service}"
 
-
-CONFIG: Final = ProtoFile(
-    "model_config.proto",
-    "inference",
-    """
-ModelConfig: string name 1, string platform 2, string backend 17, string runtime 25,
-    ModelVersionPolicy version_policy 3, int32 max_batch_size 4, ModelInput* input 5, ModelOutput* output 6,
-    ModelDynamicBatching dynamic_batching 11 |scheduling_choice, ModelInstanceGroup* instance_group 7,
-    string default_model_filename 8, {ModelParameter} parameters 14,
-    ModelTransactionPolicy model_transaction_policy 19
-ModelVersionPolicy: ModelVersionPolicy.Latest latest 1 |policy_choice
-ModelVersionPolicy.Latest: uint32 num_versions 1
-ModelInput: string name 1, DataType data_type 2, ModelInput.Format format 3, int64* dims 4, bool is_shape_tensor 6,
-    bool allow_ragged_batch 7, bool optional 8
-ModelOutput: string name 1, DataType data_type 2, int64* dims 3, string label_filename 4, bool is_shape_tensor 6
-ModelInstanceGroup: string name 1, ModelInstanceGroup.Kind kind 4, int32 count 2, int32* gpus 3
-ModelDynamicBatching: int32* preferred_batch_size 1, uint64 max_queue_delay_microseconds 2,
-    bool preserve_ordering 3, uint64 priority_levels 4, uint64 default_priority_level 5
-ModelParameter: string string_value 1
-ModelTransactionPolicy: bool decoupled 1
-""",
-    {
-        "DataType": (
-            "TYPE_INVALID", "TYPE_BOOL", "TYPE_UINT8", "TYPE_UINT16", "TYPE_UINT32", "TYPE_UINT64", "TYPE_INT8",
-            "TYPE_INT16", "TYPE_INT32", "TYPE_INT64", "TYPE_FP16", "TYPE_FP32", "TYPE_FP64", "TYPE_STRING", "TYPE_BF16",
-        ),
-        "ModelInput.Format": ("FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW"),
-        "ModelInstanceGroup.Kind": ("KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL"),
-    },
-)  # fmt: skip
-"""A model's configuration, as far as it is told here."""
 
 OFFERED: Final = (
     "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer", "ModelStreamInfer",
@@ -175,7 +144,7 @@ LogSettingsResponse: {LogSettingsResponse.SettingValue} settings 1
 LogSettingsResponse.SettingValue: bool bool_param 1 |parameter_choice, uint32 uint32_param 2 |parameter_choice,
     string string_param 3 |parameter_choice
 """,
-    needs=(CONFIG.name,),
+    needs=(model_config.FILE,),
     service="GRPCInferenceService",
     rpcs=tuple(
         Rpc(
@@ -196,7 +165,7 @@ HEALTH: Final = ProtoFile(
 HealthCheckRequest: string service 1
 HealthCheckResponse: HealthCheckResponse.ServingStatus status 1
 """,
-    {"HealthCheckResponse.ServingStatus": ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")},
+    enums={"HealthCheckResponse.ServingStatus": ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")},
     service="Health",
     rpcs=(
         Rpc("Check", "HealthCheckRequest", "HealthCheckResponse"),
@@ -241,5 +210,4 @@ ErrorResponse: int32 error_code 1, string error_message 2
 REFLECTION: Final = _reflection("v1")
 OLD_REFLECTION: Final = _reflection("v1alpha")
 
-FILES: Final = (CONFIG, INFERENCE, HEALTH, REFLECTION, OLD_REFLECTION)
-"""All files, each after those that it needs."""
+FILES: Final = (INFERENCE, HEALTH, REFLECTION, OLD_REFLECTION)

@@ -14,13 +14,13 @@ from grpc_reflection.v1alpha import reflection_pb2
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from atomr_mp.serve.oip.grpc import messages
-from atomr_mp.serve.oip.grpc.tables import CONFIG, FILES, HEALTH, INFERENCE, NOT_OFFERED, OFFERED, OLD_REFLECTION
+from atomr_mp.serve.oip.grpc.tables import FILES, HEALTH, INFERENCE, NOT_OFFERED, OFFERED, OLD_REFLECTION
 
 LOADED = (health_pb2, reflection_pb2, model_config_pb2, service_pb2)
 THEIRS = descriptor_pool.Default()
 """The pool into which those have put theirs."""
 
-SERVED = (INFERENCE, CONFIG, HEALTH, OLD_REFLECTION)
+SERVED = (INFERENCE, HEALTH, OLD_REFLECTION)
 
 
 def every(descriptor: Any) -> list[Any]:
@@ -109,7 +109,8 @@ def test_ours_and_a_client_s_are_loaded_side_by_side(first: str) -> None:
 def test_each_file_is_given_as_it_was_declared() -> None:
     """What reflection gives of a file makes the same messages in a pool of another's."""
     pool = descriptor_pool.DescriptorPool()
+    for each in messages.SERIALIZED.values():
+        pool.AddSerializedFile(each)
     for file in FILES:
-        pool.AddSerializedFile(messages.SERIALIZED[file.name])
         for name in messages.POOL.FindFileByName(file.name).message_types_by_name:
             assert pool.FindMessageTypeByName(f"{file.package}.{name}")

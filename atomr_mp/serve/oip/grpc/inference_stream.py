@@ -1,0 +1,194 @@
+"""ModelStreamInfer: many requests on one stream, answered as the answers come, in one part or in many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any, Final
+
+import grpc
+
+from atomr_mp import errors
+from atomr_mp.client.reply import set_done
+from atomr_mp.serve.oip.grpc import requests
+from atomr_mp.serve.oip.grpc.call import GrpcCall, details_of, status_of
+from atomr_mp.serve.oip.grpc.frame import LEFT, CallFrame, Grounds, internal, left_s
+from atomr_mp.serve.oip.inference import EMPTY_FINAL, answer_of
+from atomr_mp.serve.oip.models import Model
+from atomr_mp.serve.oip.requests import InferRequest
+from atomr_mp.serve.oip.statistics import Phases
+from atomr_mp.serve.problems import ClientLeft, Problem, retry_after
+from atomr_mp.serve.served_stream import ServedStream
+
+MOST_AT_ONCE: Final = 64
+"""Most requests of one stream that are answered at a time; further ones are read when one of these is over."""
+
+NONE: Final = InferRequest("", "", "", {}, (), ())
+"""Stands for a request that could not be read."""
+
+
+class InferenceStream:
+    """One stream of a client. A request that fails is told of in the stream, which goes on.
+
+    Args:
+        grounds: What the front end's faces share.
+        frame: Counts requests.
+        context: The call's.
+        served: The call.
+    """
+
+    def __init__(self, grounds: Grounds, frame: CallFrame, context: Any, served: GrpcCall) -> None:
+        self._grounds: Final = grounds
+        self._inference: Final = grounds.inference
+        self._frame: Final = frame
+        self._context: Final = context
+        self._served: Final = served
+        self._room: Final = asyncio.Semaphore(MOST_AT_ONCE)
+        self._turn: Final = asyncio.Lock()
+        """Held while an answer is sent: gRPC sends one at a time."""
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._why: Problem | None = None
+        """Why it ends before its client has ended it."""
+        loop = asyncio.get_running_loop()
+        self._ending: Final[asyncio.Future[None]] = loop.create_future()
+        """Done once no further request is read."""
+        self._cut: Final[asyncio.Future[None]] = loop.create_future()
+        """Done once requests that run are not answered any more."""
+
+    async def run(self) -> None:
+        """Answer requests until the client sends no more, and all are answered.
+
+        Raises:
+            Problem: 429 or 503, no further stream is opened; else why this one ends before.
+            ClientLeft: The client has left.
+        """
+        streams = self._grounds.streams
+        streams.check()
+        streams.add(self._close, self._served.token)
+        reading = asyncio.ensure_future(self._read())
+        try:
+            await asyncio.wait({reading, self._ending}, return_when=asyncio.FIRST_COMPLETED)
+            is_read = reading.done()
+            if is_read:
+                reading.result()
+            reading.cancel()
+            while self._tasks and not self._cut.done():
+                await asyncio.wait({*self._tasks, self._cut}, return_when=asyncio.FIRST_COMPLETED)
+            if self._why is not None and (self._cut.done() or not is_read):
+                raise self._why
+        finally:
+            streams.remove(self._close)
+            for task in (reading, *self._tasks):
+                task.cancel()
+            await asyncio.gather(reading, *self._tasks, return_exceptions=True)
+
+    def _close(self, why: Problem) -> None:
+        """End it: with the answers to what runs where the server ends, without them else."""
+        if self._why is not None:
+            return
+        if why.status == 500:
+            self._why = Problem(
+                503, why.code, "the server ends, and reads no further request", headers=(retry_after(0),)
+            )
+        else:
+            self._why = why
+            set_done(self._cut)
+        set_done(self._ending)
+
+    async def _read(self) -> None:
+        while True:
+            await self._room.acquire()
+            try:
+                data = await self._context.read()
+            except grpc.aio.BaseError as error:
+                raise ClientLeft from error
+            if data is grpc.aio.EOF:
+                return
+            task = asyncio.get_running_loop().create_task(self._serve(data))
+            self._tasks.add(task)
+            task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._room.release()
+
+    async def _serve(self, data: bytes) -> None:
+        """Answer a request; whatever becomes of it is told to the client."""
+        served = GrpcCall(self._served.path, self._served.metadata)
+        served.token = self._served.token
+        request = NONE
+        with contextlib.suppress(ClientLeft), self._frame.counting(served):
+            served.read_bytes = len(data)
+            try:
+                self._grounds.budget.hold(len(data))
+                try:
+                    request = requests.decode(data)
+                    await self._answer(served, request)
+                finally:
+                    self._grounds.budget.let_go(len(data))
+            except (Problem, errors.AtomrError) as error:
+                await self._fail(served, request, error)
+            except ClientLeft:
+                raise
+            except Exception as error:  # noqa: BLE001 - the top of a request: it is answered, and the server goes on
+                await self._fail(served, request, internal(error, served))
+
+    async def _answer(self, served: GrpcCall, request: InferRequest) -> None:
+        inference = self._inference
+        wants_end = request.parameters.get(EMPTY_FINAL, False)
+        if not isinstance(wants_end, bool):
+            raise errors.InvalidRequest(f"the parameter {EMPTY_FINAL} is true or false")
+        model = inference.model(request.model, request.version)
+        if model.info.streams:
+            await self._answer_in_parts(served, model, request)
+            if wants_end:
+                await self._send(served, requests.encode_end(model.name, request.id))
+            return
+        answer = await inference.infer(served, request, deadline_s=left_s(self._context), headers=served.metadata)
+        await self._send(served, requests.encode_part(answer, is_final=True))
+
+    async def _answer_in_parts(self, served: GrpcCall, model: Model, request: InferRequest) -> None:
+        statistics, opened_ns = self._inference.statistics, time.monotonic_ns()
+        try:
+            stream = self._inference.open(
+                served,
+                model,
+                request,
+                ServedStream,
+                deadline_s=left_s(self._context),
+                headers=served.metadata,
+            )
+            async with stream:
+                while (found := await stream.next()) is not None:
+                    answer = answer_of(model, request, found[0])
+                    await self._send(served, requests.encode_part(answer, is_final=False))
+        except BaseException:
+            statistics.failed(model.name, time.monotonic_ns() - served.begun_ns)
+            raise
+        took_ns = time.monotonic_ns() - opened_ns
+        statistics.answered(model.name, 1, Phases(opened_ns - served.begun_ns, took_ns, 0))
+
+    async def _fail(self, served: GrpcCall, request: InferRequest, error: errors.AtomrError | Problem) -> None:
+        served.failed(error)
+        served.status = status_of(error, sent=served.sent)
+        await self._send(served, requests.encode_end(request.model, request.id, details_of(error)))
+
+    async def _send(self, served: GrpcCall, message: bytes) -> None:
+        """Send an answer once it is its turn, and the client has read enough.
+
+        Raises:
+            ClientLeft: The client has left.
+            Problem: The client has read nothing for too long.
+        """
+        async with self._turn:
+            try:
+                async with asyncio.timeout(self._grounds.limits.stall_s):
+                    await self._context.write(message)
+            except grpc.aio.BaseError as error:
+                raise ClientLeft from error
+            except TimeoutError:
+                why = f"nothing of the answers was read for {self._grounds.limits.stall_s:g} s"
+                self._close(Problem(LEFT, "client_left", why))
+                raise ClientLeft from None
+        served.sent_bytes += len(message)
