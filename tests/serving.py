@@ -79,6 +79,8 @@ class Server:
         )
         self.told = ""
         self.port = 0
+        self.grpc: list[str] = []
+        """Where gRPC is answered."""
         self.token = ""
 
     def __enter__(self) -> Self:
@@ -91,6 +93,8 @@ class Server:
         port = re.search(r"https?://[^/ ]*?:(\d+)", self.told)
         token = re.search(r"Bearer ([^']+)'", self.told)
         self.port = int(port[1]) if port else 0
+        grpc = re.search(r"with gRPC at (.+)", self.told)
+        self.grpc = grpc[1].split(" and ") if grpc else []
         self.token = token[1] if token else ""
         return self
 

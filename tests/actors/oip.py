@@ -32,6 +32,8 @@ class Part(TypedDict):
 class Inferred(Actor):
     """Adds, streams, waits and dies."""
 
+    threads = 4
+
     @method(idempotent=True)
     def add_sub(self, a: NDArray[np.int32], b: NDArray[np.int32]) -> Sums:
         """Return the sum and the difference."""

@@ -37,8 +37,8 @@ class Reflection:
         told = self._response(original_request=asked)
         match asked.WhichOneof("message_request"):
             case "list_services":
-                names = [file.service_name for file in FILES]
-                told.list_services_response.service.extend({"name": name} for name in names)
+                for file in FILES:
+                    told.list_services_response.service.add(name=file.service_name)
             case "file_by_filename":
                 self._tell(told, asked.file_by_filename if asked.file_by_filename in SERIALIZED else "")
             case "file_containing_symbol":

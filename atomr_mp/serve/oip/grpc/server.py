@@ -79,6 +79,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", limits.header_bytes),
         ("grpc.max_concurrent_streams", limits.connections),
+        ("grpc.max_allowed_incoming_connections", limits.connections),
         ("grpc.max_connection_idle_ms", int(limits.idle_s * 1000)),
         ("grpc.server_handshake_timeout_ms", int(limits.header_s * 1000)),
         ("grpc.keepalive_time_ms", PING_EVERY_S * 1000),

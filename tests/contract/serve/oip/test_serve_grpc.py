@@ -1,0 +1,647 @@
+"""The Open Inference Protocol over gRPC, asked by Triton's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import ml_dtypes
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+import tritonclient.grpc.aio
+from google.protobuf import descriptor_pb2, descriptor_pool
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.utils import InferenceServerException
+
+from tests.contract.serve.test_serve_security import make_certificate
+from tests.inferring import (
+    ADD_SUB,
+    COUNT,
+    ECHOING,
+    INFERRED,
+    Stream,
+    bearer,
+    channel_of,
+    client_of,
+    is_final,
+    message,
+    numbers,
+    pair,
+    stub_of,
+    tensor,
+    texts,
+)
+from tests.serving import CLI, Server
+from tests.support import BACKEND, DEADLINE_S, Ledger, settled
+
+LIMIT: Final = 200_000
+"""Bytes of a request."""
+
+NUMBERS: Final = {
+    "BOOL": "bool_",
+    "FP16": "fp16",
+    "BF16": "bf16",
+    "FP32": "fp32",
+    "FP64": "fp64",
+    **{f"{kind}{bits}": f"{kind.lower()}{bits}" for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)},
+}
+"""Methods by the datatype that they return."""
+
+
+@pytest.fixture(scope="module")
+def ledger() -> Iterator[Ledger]:
+    """Of all tests here."""
+    with Ledger() as counting:
+        yield counting
+
+
+@pytest.fixture(scope="module")
+def server(ledger: Ledger, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that tests share, with a port and a unix socket for gRPC."""
+    uds = tmp_path_factory.mktemp("uds") / "grpc"
+    options = ("--actor", ECHOING, "--grpc-port", "0", "--grpc-uds", uds, "--access-log")
+    with Server(ledger, *options, "--limit", f"raw_bytes={LIMIT}", actor=INFERRED) as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[triton.InferenceServerClient]:
+    """A client of that server."""
+    with client_of(server) as own:
+        yield own
+
+
+def refused(call: Callable[[], Any]) -> tuple[str, str]:
+    """Return the status and the text with which a call is refused."""
+    with pytest.raises(InferenceServerException) as caught:
+        call()
+    return str(caught.value.status()).removeprefix("StatusCode."), str(caught.value.message())
+
+
+def notes(ledger: Ledger, tag: str) -> int:
+    """Return how often actors have left a note."""
+    try:
+        return (ledger.path / "runs").read_text().splitlines().count(tag)
+    except FileNotFoundError:
+        return 0
+
+
+# --- models and tensors ----------------------------------------------------------------------------------------------
+
+
+def test_the_server_and_its_models_are_described(server: Server, client: triton.InferenceServerClient) -> None:
+    """Over gRPC as over HTTP."""
+    headers = bearer(server)
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready(ADD_SUB, headers=headers)
+    assert client.is_model_ready(ADD_SUB, "1", headers=headers)
+    assert not client.is_model_ready(ADD_SUB, "2", headers=headers)
+    assert not client.is_model_ready("Inferred.none", headers=headers)
+    assert not client.is_model_ready("", headers=headers)
+
+    def by_http(path: str) -> Any:
+        return server.ask("GET", path).json()
+
+    def by_grpc(found: Any) -> Any:
+        return {name: [int(each) for each in value] if name == "shape" else value for name, value in found.items()}
+
+    told = client.get_server_metadata(headers=headers, as_json=True)
+    assert told == by_http("/v2")
+    model = "Echoing.fp32"
+    metadata = client.get_model_metadata(model, headers=headers, as_json=True)
+    for tensors in ("inputs", "outputs"):
+        metadata[tensors] = [by_grpc(each) for each in metadata[tensors]]
+    assert metadata == by_http(f"/v2/models/{model}")
+    config = client.get_model_config(model, headers=headers).config
+    assert (config.name, config.backend, len(config.input), len(config.output)) == (model, "atomr_mp", 1, 1)
+    assert config.input[0].data_type == 11  # TYPE_FP32
+    assert not config.model_transaction_policy.decoupled
+    assert client.get_model_config(COUNT, headers=headers).config.model_transaction_policy.decoupled
+
+
+def test_statistics_count_what_was_answered(server: Server, client: triton.InferenceServerClient) -> None:
+    """Of one model, or of all."""
+    headers = bearer(server)
+
+    def counted() -> Any:
+        (found,) = client.get_inference_statistics("Inferred.scores", headers=headers).model_stats
+        return found
+
+    before = counted()
+    client.infer("Inferred.scores", [tensor("x", np.ones(2, np.float32))], headers=headers)
+    after = counted()
+    assert after.inference_count == before.inference_count + 1
+    assert after.inference_stats.success.count == before.inference_stats.success.count + 1
+    assert after.last_inference > 0
+    names = [each.name for each in client.get_inference_statistics(headers=headers).model_stats]
+    assert {ADD_SUB, COUNT} <= set(names)
+
+
+@pytest.mark.parametrize(("datatype", "method"), NUMBERS.items())
+@pytest.mark.parametrize("shape", [(2, 3), (0, 4), ()], ids=str)
+def test_tensors_of_each_type_go_and_come(server: Server, datatype: str, method: str, shape: tuple[int, ...]) -> None:
+    """With any shape, also of no elements or no dimensions."""
+    element = {"BF16": ml_dtypes.bfloat16, "FP16": np.float16, "FP32": np.float32, "FP64": np.float64}.get(
+        datatype, method.removesuffix("_")
+    )
+    array = (np.arange(int(np.prod(shape))) % 2).astype(element).reshape(shape)
+    found = messages.ModelInferRequest(model_name=f"Echoing.{method}", id="7")
+    found.inputs.add(name="x", datatype=datatype, shape=shape)
+    found.raw_input_contents.append(array.tobytes())
+    with stub_of(server) as stub:
+        answer = stub.ModelInfer(found, metadata=tuple(bearer(server).items()), timeout=DEADLINE_S)
+    assert (answer.model_name, answer.model_version, answer.id) == (f"Echoing.{method}", "1", "7")
+    (output,) = answer.outputs
+    assert (output.name, output.datatype, tuple(output.shape)) == ("output", datatype, shape)
+    assert list(answer.raw_output_contents) == [array.tobytes()]
+
+
+def test_typed_contents_are_taken(server: Server) -> None:
+    """As those send them who write the messages by hand."""
+    found = messages.ModelInferRequest(model_name=ADD_SUB)
+    for name in ("a", "b"):
+        found.inputs.add(name=name, datatype="INT32", shape=[2]).contents.int_contents.extend([4, 5])
+    with stub_of(server) as stub:
+        answer = stub.ModelInfer(found, metadata=tuple(bearer(server).items()), timeout=DEADLINE_S)
+    assert np.frombuffer(answer.raw_output_contents[0], np.int32).tolist() == [8, 10]
+
+
+def test_texts_and_bytes_go_and_come(server: Server, client: triton.InferenceServerClient) -> None:
+    """BYTES are elements of any length."""
+    headers = bearer(server)
+    found = client.infer("Inferred.upper", [tensor("text", texts("ä", "", "b"))], headers=headers)
+    assert found.as_numpy("output").tolist() == ["Ä".encode(), b"", b"B"]
+    parts = [tensor("parts", texts(b"\0\xff", b"x")), tensor("times", numbers(2))]
+    assert client.infer("Inferred.join", parts, headers=headers).as_numpy("output").tolist() == [b"\0\xffx" * 2]
+
+
+def test_outputs_come_as_they_are_asked_for(server: Server, client: triton.InferenceServerClient) -> None:
+    """In the model's order, or as classes."""
+    wanted = [triton.InferRequestedOutput(name) for name in ("difference", "total")]
+    found = client.infer(ADD_SUB, pair(), outputs=wanted, headers=bearer(server))
+    assert [each.name for each in found.get_response().outputs] == ["total", "difference"]
+    assert found.as_numpy("difference").tolist() == [-2, -2]
+    only = client.infer(ADD_SUB, pair(), outputs=wanted[:1], headers=bearer(server))
+    assert only.as_numpy("total") is None
+    classes = client.infer(
+        "Inferred.scores",
+        [tensor("x", np.array([0.5, 2, 1], np.float32))],
+        outputs=[triton.InferRequestedOutput("output", class_count=2)],
+        headers=bearer(server),
+    )
+    assert classes.as_numpy("output").tolist() == [b"2.000000:1", b"1.000000:2"]
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_compressed_requests_are_read(server: Server, client: triton.InferenceServerClient, algorithm: str) -> None:
+    """By either algorithm of gRPC."""
+    found = client.infer(ADD_SUB, pair([1] * 500, [2] * 500), headers=bearer(server), compression_algorithm=algorithm)
+    assert found.as_numpy("total").tolist() == [3] * 500
+
+
+def test_an_answer_may_be_larger_than_any_request(server: Server, client: triton.InferenceServerClient) -> None:
+    """The limit is on what comes."""
+    found = client.infer("Inferred.zeros", [tensor("count", numbers(40 * LIMIT))], headers=bearer(server))
+    assert found.as_numpy("output").size == 40 * LIMIT
+
+
+def test_the_event_loop_s_client_is_answered(server: Server) -> None:
+    """Many calls at once, on one connection, and a stream."""
+
+    async def ask() -> list[int]:
+        async with tritonclient.grpc.aio.InferenceServerClient(server.grpc[0]) as client:
+            calls = [client.infer(ADD_SUB, pair([each], [1]), headers=bearer(server)) for each in range(100)]
+            found = await asyncio.gather(*calls)
+
+            async def requests() -> Any:
+                yield {"model_name": COUNT, "inputs": [tensor("upto", numbers(2))]}
+
+            parts = [each async for each in client.stream_infer(requests(), headers=bearer(server))]
+            assert [error for _, error in parts] == [None, None]
+            return [int(each.as_numpy("total")[0]) for each in found]
+
+    assert asyncio.run(ask()) == [each + 1 for each in range(100)]
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_wrong_has_a_status_and_words(
+    ledger: Ledger, server: Server, client: triton.InferenceServerClient
+) -> None:
+    """The status says who is to blame, and the text what to do."""
+    headers = bearer(server)
+
+    def infer(model: str, *inputs: triton.InferInput, **more: Any) -> tuple[str, str]:
+        return refused(lambda: client.infer(model, list(inputs), headers=headers, **more))
+
+    status, text = infer("Inferred.add_sup", *pair())
+    assert (status, ADD_SUB in text) == ("NOT_FOUND", True)
+    assert infer(ADD_SUB, *pair(), model_version="2")[0] == "NOT_FOUND"
+    assert infer("Inferred.no_model", *pair())[0] == "NOT_FOUND"
+    status, text = infer(ADD_SUB, pair()[0])
+    assert (status, "'b'" in text) == ("INVALID_ARGUMENT", True)
+    assert infer(ADD_SUB, *pair(), tensor("c", numbers(1)))[0] == "INVALID_ARGUMENT"
+    assert infer(ADD_SUB, *pair(), priority=3, timeout=10**6, outputs=[triton.InferRequestedOutput("no")]) == (
+        "INVALID_ARGUMENT",
+        f"the model {ADD_SUB} has no output 'no'; it has: total, difference",
+    )
+    status, text = infer("Inferred.fail", tensor("x", np.array([1.5])))
+    assert (status, "on purpose: 1.5" in text) == ("INTERNAL", True)
+    status, text = infer(COUNT, tensor("upto", numbers(1)))
+    assert (status, "ModelStreamInfer" in text) == ("UNIMPLEMENTED", True)
+    assert refused(lambda: client.get_model_metadata("no", headers=headers))[0] == "NOT_FOUND"
+    assert refused(lambda: client.get_model_config("no", headers=headers))[0] == "NOT_FOUND"
+    assert refused(lambda: client.get_inference_statistics("no", headers=headers))[0] == "NOT_FOUND"
+    big = tensor("x", np.zeros(LIMIT // 4, np.float32))
+    assert infer("Inferred.scores", big)[0] == "RESOURCE_EXHAUSTED"
+    tag = "too-large"
+    assert infer("Inferred.note", tensor("tag", texts(tag, "x" * LIMIT)))[0] == "RESOURCE_EXHAUSTED"
+    assert not notes(ledger, tag)
+
+
+def test_what_is_not_offered_says_why(server: Server, client: triton.InferenceServerClient) -> None:
+    """Calls of Triton's that have no meaning here."""
+    headers = bearer(server)
+    calls: list[Callable[[], Any]] = [
+        lambda: client.get_model_repository_index(headers=headers),
+        lambda: client.load_model("m", headers=headers),
+        lambda: client.unload_model("m", headers=headers),
+        lambda: client.get_system_shared_memory_status(headers=headers),
+        lambda: client.register_system_shared_memory("r", "/k", 4, headers=headers),
+        lambda: client.unregister_cuda_shared_memory("r", headers=headers),
+        lambda: client.get_trace_settings(headers=headers),
+        lambda: client.get_log_settings(headers=headers),
+    ]
+    for call in calls:
+        status, text = refused(call)
+        assert status == "UNIMPLEMENTED"
+        assert "is not offered: " in text
+
+
+def test_a_call_needs_a_token(ledger: Ledger, server: Server, client: triton.InferenceServerClient) -> None:
+    """All but those of health; a call without one does not run."""
+    tag = "without-token"
+    for headers in ({}, {"authorization": "Bearer no"}, {"authorization": server.token}):
+        calls: list[Callable[[], Any]] = [
+            lambda: client.infer("Inferred.note", [tensor("tag", texts(tag))], headers=headers),  # noqa: B023
+            lambda: client.get_server_metadata(headers=headers),  # noqa: B023
+            lambda: client.is_model_ready(ADD_SUB, headers=headers),  # noqa: B023
+            lambda: client.get_model_repository_index(headers=headers),  # noqa: B023
+        ]
+        for call in calls:
+            assert refused(call)[0] == "UNAUTHENTICATED"
+        with client_of(server) as own, Stream(own, headers) as stream:
+            assert refused(stream.next)[0] == "UNAUTHENTICATED"
+    assert not notes(ledger, tag)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x0a\x02\xff\xfe", b""], ids=["no message", "no text", "empty"])
+def test_bytes_that_are_no_request_are_refused(server: Server, data: bytes) -> None:
+    """In words, and the server goes on."""
+    with channel_of(server) as channel:
+        ask = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError) as caught:
+            ask(data, metadata=tuple(bearer(server).items()), timeout=DEADLINE_S)
+        assert caught.value.code() in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}
+        assert dict(caught.value.trailing_metadata())["x-request-id"]
+
+
+def test_a_full_queue_says_when_to_try_again(ledger: Ledger, server: Server) -> None:
+    """UNAVAILABLE, since the call has not run."""
+    with ledger.gate("narrow") as gate, stub_of(server) as stub:
+        metadata = tuple(bearer(server).items())
+        found = message("Inferred.narrow", [tensor("gate", texts(gate.path))])
+        running = [stub.ModelInfer.future(found, metadata=metadata)]
+        gate.wait()
+        codes: list[grpc.RpcError] = []
+
+        def is_full() -> bool:
+            call = stub.ModelInfer.future(found, metadata=metadata)
+            try:
+                call.result(timeout=0.2)
+            except grpc.FutureTimeoutError:
+                running.append(call)
+            except grpc.RpcError as error:
+                codes.append(error)
+            return bool(codes)
+
+        assert settled(is_full)
+        assert codes[0].code() is grpc.StatusCode.UNAVAILABLE
+        assert int(dict(codes[0].trailing_metadata())["retry-after"]) >= 1
+        gate.open(len(running))
+        for each in running:
+            assert each.result(timeout=DEADLINE_S).outputs
+
+
+def test_a_deadline_ends_a_call(ledger: Ledger, server: Server, client: triton.InferenceServerClient) -> None:
+    """The client's own, and the request's in microseconds, whichever is earlier."""
+    with ledger.gate("late") as gate:
+        inputs = [tensor("gate", texts(gate.path))]
+        own = refused(lambda: client.infer("Inferred.wait_at", inputs, headers=bearer(server), client_timeout=0.3))
+        assert own[0] == "DEADLINE_EXCEEDED"
+        asked = refused(lambda: client.infer("Inferred.wait_at", inputs, headers=bearer(server), timeout=300_000))
+        assert asked[0] == "DEADLINE_EXCEEDED"
+        gate.wait(2)
+
+
+def test_a_call_whose_client_leaves_is_cancelled(ledger: Ledger, server: Server) -> None:
+    """The log says that the client has left."""
+    before = server.log().count("ModelInfer 499 client_left")
+    with ledger.gate("left") as gate, stub_of(server) as stub:
+        call = stub.ModelInfer.future(
+            message("Inferred.wait_at", [tensor("gate", texts(gate.path))]), metadata=tuple(bearer(server).items())
+        )
+        gate.wait()
+        call.cancel()
+        assert settled(lambda: server.log().count("ModelInfer 499 client_left") == before + 1)
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_answers_in_parts_and_says_which_is_the_last(server: Server) -> None:
+    """An empty answer ends them, if it is asked for."""
+    with client_of(server) as client, Stream(client, bearer(server)) as stream:
+        stream.ask(COUNT, tensor("upto", numbers(3)), request_id="s", enable_empty_final_response=True)
+        for number in range(3):
+            part = stream.next()
+            assert (part.get_response().id, is_final(part)) == ("s", False)
+            assert part.as_numpy("number").tolist() == [number]
+            assert part.as_numpy("text").tolist() == [b"part %d" % number]
+        end = stream.next()
+        assert (end.get_response().id, len(end.get_response().outputs), is_final(end)) == ("s", 0, True)
+        stream.ask(COUNT, tensor("upto", numbers(1)))
+        assert not is_final(stream.next())
+        stream.ask(ADD_SUB, *pair(), request_id="t", enable_empty_final_response=True)
+        only = stream.next()
+        assert (only.get_response().id, is_final(only)) == ("t", True)
+
+
+def test_requests_of_one_stream_run_at_once(ledger: Ledger, server: Server) -> None:
+    """One that waits holds up no other, and each answer has its request's id."""
+    with ledger.gate("held") as gate, client_of(server) as client, Stream(client, bearer(server)) as stream:
+        stream.ask("Inferred.wait_at", tensor("gate", texts(gate.path)), request_id="slow")
+        gate.wait()
+        for number in range(20):
+            stream.ask(ADD_SUB, *pair([number], [1]), request_id=str(number))
+        found = {answer.get_response().id: answer for answer in (stream.next() for _ in range(20))}
+        assert {name: int(each.as_numpy("total")[0]) for name, each in found.items()} == {
+            str(number): number + 1 for number in range(20)
+        }
+        gate.open()
+        assert stream.next().get_response().id == "slow"
+
+
+def test_an_error_in_a_stream_leaves_the_stream_open(server: Server) -> None:
+    """It is told with the request's id, and what follows is answered."""
+    with stub_of(server) as stub:
+        wrong = [
+            message("Inferred.none", pair(), id="none"),
+            message(ADD_SUB, pair()[:1], id="few"),
+            message(
+                COUNT,
+                [tensor("upto", numbers(3)), tensor("at", numbers(1)), tensor("how", texts("exception"))],
+                id="broken",
+            ),
+        ]
+        odd = message(COUNT, [tensor("upto", numbers(1))], id="odd")
+        odd.parameters["triton_enable_empty_final_response"].string_param = "x"
+        asked = iter([*wrong, odd, message(ADD_SUB, pair(), id="good")])
+        found = list(stub.ModelStreamInfer(asked, metadata=tuple(bearer(server).items()), timeout=DEADLINE_S))
+    told = {each.infer_response.id: each.error_message for each in found if each.error_message}
+    assert sorted(told) == ["broken", "few", "none", "odd"]
+    assert "on purpose" in told["broken"]
+    assert "'b'" in told["few"]
+    good = {each.infer_response.id: len(each.infer_response.outputs) for each in found if not each.error_message}
+    assert good == {"broken": 2, "good": 2}
+
+
+def test_a_stream_that_its_client_leaves_is_closed_in_the_worker(ledger: Ledger, server: Server) -> None:
+    """The method's generator is closed, at whatever part it is."""
+    upto = 10_007
+    inputs = [tensor("upto", numbers(upto)), tensor("at", numbers(1))]
+    with ledger.gate("stream-left") as gate, stub_of(server) as stub:
+        asked = iter([message(COUNT, [*inputs, tensor("gate", texts(gate.path))])])
+        call = stub.ModelStreamInfer(asked, metadata=tuple(bearer(server).items()))
+        assert next(call).infer_response.outputs
+        gate.wait()
+        call.cancel()
+        gate.open()
+        assert settled(lambda: notes(ledger, f"closed-{upto}") == 1)
+
+
+def test_a_client_that_reads_slowly_holds_the_method_back(ledger: Ledger, server: Server) -> None:
+    """Parts are not made far ahead of what is read."""
+    with stub_of(server) as stub:
+        asked = iter([message("Inferred.fill", [tensor("nbytes", numbers(100_000))])])
+        call = stub.ModelStreamInfer(asked, metadata=tuple(bearer(server).items()))
+        read = 0
+        for _ in call:
+            read += 1
+            if read == 200:
+                break
+        assert settled(lambda: notes(ledger, "filled") >= read)
+        call.cancel()
+    assert notes(ledger, "filled") < read + 200
+
+
+# --- health and reflection -------------------------------------------------------------------------------------------
+
+
+def test_health_is_told_and_watched(server: Server) -> None:
+    """Check needs no token; Watch, which stays, does."""
+    with channel_of(server) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for service in ("", "inference.GRPCInferenceService"):
+            answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_S)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=DEADLINE_S)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        metadata = tuple(bearer(server).items())
+        watching = stub.Watch(health_pb2.HealthCheckRequest(), metadata=metadata, timeout=DEADLINE_S)
+        assert next(watching).status == health_pb2.HealthCheckResponse.SERVING
+        watching.cancel()
+        unknown = stub.Watch(health_pb2.HealthCheckRequest(service="x"), metadata=metadata, timeout=DEADLINE_S)
+        assert next(unknown).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        unknown.cancel()
+        with pytest.raises(grpc.RpcError) as caught:
+            next(stub.Watch(health_pb2.HealthCheckRequest(), timeout=DEADLINE_S))
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_reflection_gives_the_services_and_their_messages(server: Server) -> None:
+    """Enough for a client without any to ask."""
+
+    class Admitted(grpc.StreamStreamClientInterceptor):  # type: ignore[misc]
+        def intercept_stream_stream(self, continuation: Any, details: Any, requests: Any) -> Any:
+            return continuation(details._replace(metadata=tuple(bearer(server).items())), requests)
+
+    with channel_of(server) as channel:
+        known = ProtoReflectionDescriptorDatabase(grpc.intercept_channel(channel, Admitted()))
+        assert {"inference.GRPCInferenceService", "grpc.health.v1.Health"} <= set(known.get_services())
+        pool = descriptor_pool.DescriptorPool(known)
+        service = pool.FindServiceByName("inference.GRPCInferenceService")
+        assert service.FindMethodByName("ModelInfer").input_type.fields_by_name["raw_input_contents"].number == 7
+        assert pool.FindMessageTypeByName("inference.ModelConfig").fields_by_name["max_batch_size"].number == 4
+        with pytest.raises(KeyError):
+            known.FindFileContainingSymbol("inference.Nothing")
+        described = descriptor_pb2.FileDescriptorProto()
+        service.file.CopyToProto(described)
+        assert described.package == "inference"
+
+
+# --- where it listens, and how it ends -------------------------------------------------------------------------------
+
+
+def test_a_unix_socket_is_private_to_its_user(server: Server) -> None:
+    """And has the same token."""
+    path = Path(server.grpc[1])
+    assert path.is_socket()
+    assert path.stat().st_mode & 0o777 == 0o600
+    with stub_of(server, at=1) as stub:
+        answer = stub.ModelInfer(message(ADD_SUB, pair()), metadata=tuple(bearer(server).items()), timeout=DEADLINE_S)
+        assert len(answer.outputs) == 2
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(message(ADD_SUB, pair()), timeout=DEADLINE_S)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_unix_socket_alone_needs_no_token_and_is_removed(ledger: Ledger, tmp_path: Path) -> None:
+    """As the one of HTTP."""
+    http, path = tmp_path / "http", tmp_path / "grpc"
+    with Server(ledger, "--uds", http, "--grpc-uds", path, actor=INFERRED, run_dir="unix") as server:
+        assert server.grpc == [str(path)]
+        with stub_of(server) as stub:
+            assert len(stub.ModelInfer(message(ADD_SUB, pair()), timeout=DEADLINE_S).outputs) == 2
+    assert not path.exists()
+
+
+def test_a_port_beside_a_unix_socket_needs_a_token(ledger: Ledger, tmp_path: Path) -> None:
+    """Every user of the machine reaches the port."""
+    with Server(ledger, "--uds", tmp_path / "http", "--grpc-port", "0", actor=INFERRED, run_dir="mixed") as server:
+        assert server.token
+        with client_of(server) as client:
+            assert refused(client.get_server_metadata)[0] == "UNAUTHENTICATED"
+            assert client.get_server_metadata(headers=bearer(server))
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--grpc-uds", "{path}", "--workers", "2"), "--grpc-uds is for one front end"),
+        (("--grpc-port", "{port}"), "cannot be listened on"),
+        (("--grpc-uds", "{uds}"), "another process listens"),
+        (("--uds", "{path}", "--grpc-port", "0", "--host", "0.0.0.0"), "needs --tls-cert"),
+    ],
+    ids=["workers", "port", "uds", "tls"],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(
+    ledger: Ledger, server: Server, tmp_path: Path, options: tuple[str, ...], why: str
+) -> None:
+    """A port or a socket of another server's among them."""
+    given = {"path": tmp_path / "socket", "port": server.grpc[0].rpartition(":")[2], "uds": server.grpc[1]}
+    where = () if "--uds" in options else ("--port", "0")
+    pool = ("--run-dir", ledger.run_dir("refused"), "--actor", INFERRED, "--backend", BACKEND, "--gpus", "1")
+    told = [each.format(**given) for each in options]
+    ran = subprocess.run(
+        [*CLI, "serve", *where, *map(str, pool), *told], capture_output=True, check=False, timeout=DEADLINE_S
+    )
+    assert ran.returncode != 0
+    assert why in ran.stderr.decode()
+    assert not ledger.run_dir("refused").exists()
+
+
+def test_front_ends_share_a_port(ledger: Ledger) -> None:
+    """Connections are spread over all of them."""
+    with Server(ledger, "--workers", "3", "--grpc-port", "0", actor=INFERRED, run_dir="many") as server:
+        seen: set[str] = set()
+
+        def ask() -> bool:
+            with channel_of(server) as channel, pytest.raises(grpc.RpcError) as caught:
+                channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(
+                    b"", metadata=tuple(bearer(server).items()), timeout=DEADLINE_S
+                )
+            if caught.value.code() is grpc.StatusCode.NOT_FOUND:
+                seen.add(dict(caught.value.trailing_metadata())["x-request-id"].partition("-")[0])
+            return len(seen) == 3
+
+        assert settled(ask)
+
+
+def test_tls_is_that_of_http(ledger: Ledger, tmp_path: Path) -> None:
+    """The certificate's file and key are both protocols'."""
+    certificate, key = make_certificate(tmp_path)
+    options = ("--tls-cert", certificate, "--tls-key", key, "--grpc-port", "0")
+    with Server(ledger, *options, actor=INFERRED, run_dir="tls") as server:
+        port = server.grpc[0].rpartition(":")[2]
+        with triton.InferenceServerClient(f"localhost:{port}", ssl=True, root_certificates=str(certificate)) as client:
+            found = client.infer(ADD_SUB, pair(), headers=bearer(server))
+            assert found.as_numpy("total").tolist() == [4, 6]
+        with channel_of(server) as channel, pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=5)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_stream_ends_with_its_token(ledger: Ledger, tmp_path: Path) -> None:
+    """A file of tokens that changes counts for streams that are open."""
+    file = tmp_path / "tokens"
+    file.write_text("first-token-of-all\n")
+    with Server(ledger, "--token-file", file, "--grpc-port", "0", actor=INFERRED, run_dir="tokens") as server:
+        headers = {"authorization": "Bearer first-token-of-all"}
+        with client_of(server) as client, Stream(client, headers) as stream:
+            stream.ask(ADD_SUB, *pair())
+            assert stream.next().as_numpy("total").tolist() == [4, 6]
+            file.write_text("second-token-of-all\n")
+            assert refused(stream.next)[0] == "UNAUTHENTICATED"
+
+
+def test_the_end_answers_what_runs_and_takes_nothing_more(ledger: Ledger) -> None:
+    """Calls and the requests of streams are answered; streams end with a status, and then the server does."""
+    options = ("--grpc-port", "0", "--drain-delay", "2")
+    with (
+        Server(ledger, *options, actor=INFERRED, run_dir="ends") as server,
+        ledger.gate("ends") as gate,
+        stub_of(server) as stub,
+    ):
+        metadata = tuple(bearer(server).items())
+        found = message("Inferred.wait_at", [tensor("gate", texts(gate.path))])
+        running = stub.ModelInfer.future(found, metadata=metadata)
+        over = threading.Event()
+
+        def requests() -> Iterator[Any]:
+            yield found
+            over.wait(2 * DEADLINE_S)
+
+        stream = stub.ModelStreamInfer(requests(), metadata=metadata)
+        gate.wait(2)
+        server.process.terminate()
+        assert settled(lambda: not stub.ServerReady(messages.ServerReadyRequest(), timeout=DEADLINE_S).ready)
+        assert stub.ModelInfer(message(ADD_SUB, pair()), metadata=metadata, timeout=DEADLINE_S).outputs
+
+        def is_refused() -> bool:
+            try:
+                stub.ServerLive(messages.ServerLiveRequest(), timeout=DEADLINE_S)
+            except grpc.RpcError as error:
+                return bool(error.code() is grpc.StatusCode.UNAVAILABLE)
+            return False
+
+        assert settled(is_refused)
+        gate.open(2)
+        assert len(running.result(timeout=DEADLINE_S).outputs) == 1
+        assert len(next(stream).infer_response.outputs) == 1
+        with pytest.raises(grpc.RpcError) as caught:
+            next(stream)
+        over.set()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert server.process.wait(DEADLINE_S) == 0
