@@ -50,11 +50,15 @@ class CallFrame:
 
     def __init__(self, grounds: Grounds) -> None:
         self._grounds: Final = grounds
-        self._ends = False
+        self._tasks: Final[set[asyncio.Task[Any]]] = set()
+        """Those that answer calls."""
+        self._is_cut = False
 
-    def end(self) -> None:
-        """Learn that tasks may be cancelled from now on because the server ends."""
-        self._ends = True
+    def cut(self) -> None:
+        """End the calls that run: the server has waited long enough."""
+        self._is_cut = True
+        for task in self._tasks:
+            task.cancel()
 
     def token(self, metadata: Mapping[str, str]) -> bytes:
         """Return the digest of a client's token; empty if none is needed.
@@ -70,16 +74,27 @@ class CallFrame:
         """Count a call, and make the error that ends the `with` block its status."""
         served = GrpcCall(path, metadata_of(context.invocation_metadata()))
         with contextlib.suppress(ClientLeft), self.counting(served):
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.add(task)
             try:
                 if needs_token:
                     served.token = self.token(served.metadata)
                 yield served
+            except asyncio.CancelledError:
+                if not self._is_cut:
+                    raise  # gRPC has cancelled it, as the client has left
+                self._grounds.accounts.gave_up(served)
+                why = "the server ends, and the answer was not there"
+                refuse(context, errors.Cancelled(why, maybe_executed=True), served)
             except (Problem, errors.AtomrError) as error:
                 refuse(context, error, served)
             except ClientLeft:
                 raise
             except Exception as error:  # noqa: BLE001 - the top of a call: it is answered, and the server goes on
                 refuse(context, internal(error, served), served)
+            finally:
+                self._tasks.discard(task)
 
     @contextlib.contextmanager
     def counting(self, served: GrpcCall) -> Iterator[None]:
@@ -94,7 +109,7 @@ class CallFrame:
                 served.status = 200
         except (asyncio.CancelledError, ClientLeft):
             served.status, served.code = LEFT, "client_left"
-            if self._ends:
+            if self._is_cut:
                 self._grounds.accounts.gave_up(served)
             raise
         finally:

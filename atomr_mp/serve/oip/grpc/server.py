@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import os
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,8 @@ import grpc
 from atomr_mp.serve.http.limits import Limits
 from atomr_mp.serve.oip.grpc.service import GrpcService
 
-_LOG: Final = logging.getLogger("atomr_mp.serve")
+AFTER_CUT_S: Final = 2.0
+"""How long calls may take to end once the server has waited long enough."""
 
 PING_EVERY_S: Final = 60
 """How often a connection with calls is asked whether its client is alive; `PING_ANSWER_S` later it is closed."""
@@ -68,8 +69,11 @@ class GrpcServer:
         Args:
             within_s: How long they may take to be answered; then they are cancelled.
         """
-        self._service.end()
-        await self._server.stop(within_s)
+        stopping = asyncio.ensure_future(self._server.stop(within_s + AFTER_CUT_S))
+        await asyncio.wait({stopping}, timeout=within_s)
+        if not stopping.done():
+            self._service.cut()
+        await stopping
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:

@@ -71,9 +71,9 @@ class GrpcService:
             path = f"/{INFERENCE.service_name}/{name}"
             self._handlers[path] = self._refusing(path, problem)
 
-    def end(self) -> None:
-        """Learn that calls may be cut off from now on because the server ends."""
-        self._frame.end()
+    def cut(self) -> None:
+        """End the calls that run: the server has waited long enough."""
+        self._frame.cut()
 
     def service(self, details: Any) -> Any:
         """Return the handler of a call, before its first request is read; None if there is no such call."""
@@ -189,8 +189,10 @@ class GrpcService:
                 while not ending.done():
                     if (found := await self._health(service)) != told:
                         told = found
-                        await self._write(context, json_format.ParseDict({"status": told}, HealthCheckResponse()))
+                        await self._write(context, HealthCheckResponse(status=told))
                     await asyncio.wait({ending}, timeout=HEALTH_EVERY_S)
+                if told == "SERVING":
+                    await self._write(context, HealthCheckResponse(status="NOT_SERVING"))
             finally:
                 streams.remove(close)
 

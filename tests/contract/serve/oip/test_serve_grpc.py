@@ -645,3 +645,49 @@ def test_the_end_answers_what_runs_and_takes_nothing_more(ledger: Ledger) -> Non
         over.set()
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert server.process.wait(DEADLINE_S) == 0
+
+
+def test_what_takes_too_long_at_the_end_is_told_that_it_may_have_run(ledger: Ledger) -> None:
+    """INTERNAL, as nobody knows: a call, and the request of a stream."""
+    options = ("--grpc-port", "0", "--drain-timeout", "0.5", "--grpc-uds", ledger.path / "cut.socket")
+    with (
+        Server(ledger, *options, actor=INFERRED, run_dir="cut") as server,
+        ledger.gate("cut") as gate,
+        stub_of(server) as stub,
+        stub_of(server, at=1) as other,
+    ):
+        metadata = tuple(bearer(server).items())
+        found = message("Inferred.wait_at", [tensor("gate", texts(gate.path))])
+        calls = [
+            stub.ModelInfer.future(found, metadata=metadata),
+            other.ModelStreamInfer(iter([found]), metadata=metadata),
+        ]
+        gate.wait(2)
+        server.process.terminate()
+        for call in calls:
+            assert call.exception(timeout=DEADLINE_S).code() is grpc.StatusCode.INTERNAL
+            assert "the server ends" in call.details()
+        gate.open(2)
+        assert server.process.wait(DEADLINE_S) == 0
+
+
+def test_a_watch_of_health_ends_with_the_server(ledger: Ledger) -> None:
+    """And says first that it does not serve."""
+    with Server(ledger, "--grpc-port", "0", actor=INFERRED, run_dir="watched") as server, channel_of(server) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        watching = stub.Watch(health_pb2.HealthCheckRequest(), metadata=tuple(bearer(server).items()))
+        assert next(watching).status == health_pb2.HealthCheckResponse.SERVING
+        server.process.terminate()
+        assert [each.status for each in watching] == [health_pb2.HealthCheckResponse.NOT_SERVING]
+        assert server.process.wait(DEADLINE_S) == 0
+
+
+def test_a_client_that_reads_nothing_loses_its_stream(ledger: Ledger) -> None:
+    """After `stall_s`; the method's generator is closed."""
+    options = ("--grpc-port", "0", "--limit", "stall_s=1", "--access-log")
+    with Server(ledger, *options, actor=INFERRED, run_dir="stalls") as server, stub_of(server) as stub:
+        asked = iter([message("Inferred.fill", [tensor("nbytes", numbers(10**6))])])
+        call = stub.ModelStreamInfer(asked, metadata=tuple(bearer(server).items()))
+        assert settled(lambda: "499 client_left" in server.log())
+        assert settled(lambda: b"atomr_mp_http_streams 0.0" in server.ask("GET", "/metrics").body)
+        call.cancel()
