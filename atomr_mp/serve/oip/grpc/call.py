@@ -50,7 +50,7 @@ class GrpcCall(ServedRequest):
         self.metadata: Final = metadata
 
     def watcher(self, left: asyncio.Future[None]) -> GrpcCall:  # noqa: ARG002 - the form of all requests
-        """Return what watches nothing."""
+        """Return this call, which watches nothing."""
         return self
 
     def start(self, after_s: float = 0.0) -> None:
@@ -92,5 +92,5 @@ def refuse(context: Any, error: errors.AtomrError | Problem, served: ServedReque
 
 
 def details_of(error: errors.AtomrError | Problem) -> str:
-    """Return what a status tells of an error."""
+    """Return the text of a status for an error."""
     return refusals.text_of(error).encode("utf-8", "replace")[:MOST_DETAIL_BYTES].decode("utf-8", "ignore")

@@ -124,7 +124,7 @@ class CallFrame:
 
 
 def internal(error: Exception, served: GrpcCall) -> Problem:
-    """Log an error that is none of ours, and return what a client is told of it."""
+    """Log an error that is not ours, and return its form for clients."""
     _LOG.error("request %s (%s) met an internal error", served.id, served.path, exc_info=error)
     why = "internal error of the server; its log has this request's id"
     return Problem(500, "internal_error", why, maybe_executed=served.sent)

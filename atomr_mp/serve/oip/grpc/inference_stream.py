@@ -29,7 +29,7 @@ NONE: Final = InferRequest("", "", "", {}, (), ())
 
 
 class InferenceStream:
-    """One stream of a client. A request that fails is told of in the stream, which goes on.
+    """One stream of a client. The stream tells the error of a request that fails, and goes on.
 
     Args:
         grounds: What the front end's faces share.
@@ -54,7 +54,7 @@ class InferenceStream:
         self._ending: Final[asyncio.Future[None]] = loop.create_future()
         """Done once no further request is read."""
         self._cut: Final[asyncio.Future[None]] = loop.create_future()
-        """Done once requests that run are not answered any more."""
+        """Done once the stream does not wait for requests that run."""
 
     async def run(self) -> None:
         """Answer requests until the client sends no more, and all are answered.
@@ -76,7 +76,7 @@ class InferenceStream:
             while self._tasks and not self._cut.done():
                 await asyncio.wait({*self._tasks, self._cut}, return_when=asyncio.FIRST_COMPLETED)
             if self._why is not None and (self._cut.done() or not is_read):
-                raise self._why
+                raise errors.unraised(self._why)
         finally:
             streams.remove(self._close)
             for task in (reading, *self._tasks):
@@ -114,7 +114,7 @@ class InferenceStream:
         self._room.release()
 
     async def _serve(self, data: bytes) -> None:
-        """Answer a request; whatever becomes of it is told to the client."""
+        """Answer a request, with its error if it fails."""
         served = GrpcCall(self._served.path, self._served.metadata)
         served.token = self._served.token
         request = NONE

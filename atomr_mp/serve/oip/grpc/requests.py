@@ -83,7 +83,7 @@ def parsed(kind: Any, data: bytes) -> Any:
     """
     try:
         return kind.FromString(data)
-    except DecodeError as error:
+    except (DecodeError, RecursionError) as error:
         raise errors.InvalidRequest(f"the bytes are no {kind.DESCRIPTOR.name}: {error}") from error
 
 

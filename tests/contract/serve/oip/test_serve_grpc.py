@@ -403,7 +403,7 @@ def test_requests_of_one_stream_run_at_once(ledger: Ledger, server: Server) -> N
 
 
 def test_an_error_in_a_stream_leaves_the_stream_open(server: Server) -> None:
-    """It is told with the request's id, and what follows is answered."""
+    """The stream tells it with the request's id, and answers the next requests."""
     with stub_of(server) as stub:
         wrong = [
             message("Inferred.none", pair(), id="none"),
@@ -441,7 +441,7 @@ def test_a_stream_that_its_client_leaves_is_closed_in_the_worker(ledger: Ledger,
 
 
 def test_a_client_that_reads_slowly_holds_the_method_back(ledger: Ledger, server: Server) -> None:
-    """Parts are not made far ahead of what is read."""
+    """The worker does not make parts far ahead of the reader."""
     with stub_of(server) as stub:
         asked = iter([message("Inferred.fill", [tensor("nbytes", numbers(100_000))])])
         call = stub.ModelStreamInfer(asked, metadata=tuple(bearer(server).items()))
@@ -648,7 +648,7 @@ def test_the_end_answers_what_runs_and_takes_nothing_more(ledger: Ledger) -> Non
 
 
 def test_what_takes_too_long_at_the_end_is_told_that_it_may_have_run(ledger: Ledger) -> None:
-    """INTERNAL, as nobody knows: a call, and the request of a stream."""
+    """Its status is INTERNAL, both of a call and of a stream."""
     options = ("--grpc-port", "0", "--drain-timeout", "0.5", "--grpc-uds", ledger.path / "cut.socket")
     with (
         Server(ledger, *options, actor=INFERRED, run_dir="cut") as server,
