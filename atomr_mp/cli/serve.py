@@ -479,6 +479,8 @@ def _plan(
         middleware=options.middleware,
         cors_origins=options.cors_origin,
         own_user_only=options.uds is not None,
+        grpc_address=grpc_address,
+        grpc_uds="" if options.grpc_uds is None else str(options.grpc_uds.absolute()),
         tls_certificate=None if options.tls_cert is None else str(options.tls_cert.absolute()),
         tls_key=None if options.tls_key is None else str(options.tls_key.absolute()),
         drain_delay_s=options.drain_delay,
@@ -489,8 +491,6 @@ def _plan(
         log_errors=log_errors,
         limits=Limits(**dict(options.limit)),
         models=models,
-        grpc_address=grpc_address,
-        grpc_uds="" if options.grpc_uds is None else str(options.grpc_uds.absolute()),
         slots=options.workers,
     )
 

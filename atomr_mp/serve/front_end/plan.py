@@ -30,6 +30,10 @@ class FrontEndPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Origins of web pages that may ask."""
     own_user_only: bool
     """Whether the socket is a unix socket, whose clients must be processes of this user or of root."""
+    grpc_address: str
+    """An IP address and a port for gRPC, which the parent keeps for its front ends; empty for none."""
+    grpc_uds: str
+    """The path of a unix socket for gRPC; empty for none."""
     tls_certificate: str | None
     tls_key: str | None
     drain_delay_s: float
@@ -41,10 +45,6 @@ class FrontEndPlan(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     models: dict[str, ModelSetting]
     """Models that are described, by name."""
-    grpc_address: str = ""
-    """An IP address and a port for gRPC, which the parent keeps for its front ends; empty for none."""
-    grpc_uds: str = ""
-    """The path of a unix socket for gRPC; empty for none."""
     slots: int
     """How many front ends share the memory of the counters."""
 

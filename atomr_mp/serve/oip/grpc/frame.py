@@ -8,6 +8,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+import grpc
+
 from atomr_mp import errors
 from atomr_mp.serve.accounts import Accounts
 from atomr_mp.serve.http.access import Access
@@ -91,6 +93,8 @@ class CallFrame:
                 refuse(context, error, served)
             except ClientLeft:
                 raise
+            except grpc.aio.BaseError as error:  # of reading or writing
+                raise ClientLeft from error
             except Exception as error:  # noqa: BLE001 - the top of a call: it is answered, and the server goes on
                 refuse(context, internal(error, served), served)
             finally:

@@ -99,10 +99,7 @@ class InferenceStream:
     async def _read(self) -> None:
         while True:
             await self._room.acquire()
-            try:
-                data = await self._context.read()
-            except grpc.aio.BaseError as error:
-                raise ClientLeft from error
+            data = await self._context.read()
             if data is grpc.aio.EOF:
                 return
             task = asyncio.get_running_loop().create_task(self._serve(data))

@@ -70,6 +70,10 @@ def _file_of(symbol: str) -> str:
     """Return the name of the file that has a service, a call, a message or an enum; empty if none has."""
     try:
         name: str = POOL.FindFileContainingSymbol(symbol).name
-    except KeyError:
-        return ""
+    except KeyError:  # of a call, too
+        service, _, call = symbol.rpartition(".")
+        files = [
+            each.name for each in FILES if each.service_name == service and call in {rpc.name for rpc in each.rpcs}
+        ]
+        return files[0] if files else ""
     return name

@@ -12,6 +12,9 @@ import grpc
 from atomr_mp.serve.http.limits import Limits
 from atomr_mp.serve.oip.grpc.service import GrpcService
 
+BOUNDED: Final = (1, 84)
+"""The first version of gRPC that stops to decompress a request where it grows beyond the limit."""
+
 AFTER_CUT_S: Final = 2.0
 """How long calls may take to end once the server has waited long enough."""
 
@@ -77,7 +80,10 @@ class GrpcServer:
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
+    version = tuple(int(each) for each in grpc.__version__.split(".")[:2])
+    no_compression = [] if version >= BOUNDED else [("grpc.compression_enabled_algorithms_bitset", 1)]
     return [
+        *no_compression,
         ("grpc.so_reuseport", 1),
         ("grpc.max_receive_message_length", limits.raw_bytes),
         ("grpc.max_send_message_length", -1),

@@ -16,13 +16,13 @@ from google.protobuf import json_format
 from atomr_mp.client.reply import set_done
 from atomr_mp.serve.oip.config import config_of
 from atomr_mp.serve.oip.grpc import requests
-from atomr_mp.serve.oip.grpc.call import metadata_of
+from atomr_mp.serve.oip.grpc.call import GrpcCall, metadata_of
 from atomr_mp.serve.oip.grpc.frame import CallFrame, Grounds, left_s
 from atomr_mp.serve.oip.grpc.inference_stream import InferenceStream
 from atomr_mp.serve.oip.grpc.messages import HealthCheckRequest, HealthCheckResponse, message_class
 from atomr_mp.serve.oip.grpc.reflection import Reflection
 from atomr_mp.serve.oip.grpc.tables import HEALTH, INFERENCE, NOT_OFFERED, OLD_REFLECTION, REFLECTION, ProtoFile
-from atomr_mp.serve.problems import ClientLeft, Problem
+from atomr_mp.serve.problems import Problem
 
 HEALTH_EVERY_S: Final = 1.0
 """How often the state of health is looked at that a client watches."""
@@ -103,16 +103,27 @@ class GrpcService:
         rpc = next(each for each in file.rpcs if each.name == name)
         request, response = message_class(file, rpc.request), message_class(file, rpc.answer)
 
-        async def handle(path: str, data: bytes, context: Any) -> bytes:
-            found: bytes = b""
-            with self._frame.serving(path, context, needs_token=name not in OPEN_TO_ALL) as served:
-                served.read_bytes = len(data)
-                told = await answer(requests.parsed(request, data))
-                found = json_format.ParseDict(told, response()).SerializeToString()
-                served.sent_bytes = len(found)
+        async def tell(served: GrpcCall, data: bytes) -> bytes:
+            served.read_bytes = len(data)
+            told = await answer(requests.parsed(request, data))
+            found: bytes = json_format.ParseDict(told, response()).SerializeToString()
+            served.sent_bytes = len(found)
             return found
 
-        self._add(file, name, grpc.unary_unary_rpc_method_handler, handle)
+        async def handle(path: str, data: bytes, context: Any) -> bytes:
+            found = b""
+            with self._frame.serving(path, context) as served:
+                found = await tell(served, data)
+            return found  # noqa: RET504 - the frame has made an error the status
+
+        async def handle_anybody(path: str, _requests: Any, context: Any) -> None:
+            with self._frame.serving(path, context, needs_token=False) as served:
+                await context.write(await tell(served, await self._read(context) or b""))
+
+        if name in OPEN_TO_ALL:  # gRPC would wait for the request of any other call as long as its client likes
+            self._add(file, name, grpc.stream_stream_rpc_method_handler, handle_anybody)
+        else:
+            self._add(file, name, grpc.unary_unary_rpc_method_handler, handle)
 
     # --- inference -------------------------------------------------------------------------------------------------
 
@@ -189,29 +200,31 @@ class GrpcService:
                 while not ending.done():
                     if (found := await self._health(service)) != told:
                         told = found
-                        await self._write(context, HealthCheckResponse(status=told))
+                        await context.write(HealthCheckResponse(status=told).SerializeToString())
                     await asyncio.wait({ending}, timeout=HEALTH_EVERY_S)
                 if told == "SERVING":
-                    await self._write(context, HealthCheckResponse(status="NOT_SERVING"))
+                    await context.write(HealthCheckResponse(status="NOT_SERVING").SerializeToString())
             finally:
                 streams.remove(close)
 
     async def _reflect(self, reflection: Reflection, path: str, _requests: Any, context: Any) -> None:
         with self._frame.serving(path, context):
-            while (data := await context.read()) is not grpc.aio.EOF:
+            while (data := await self._read(context)) is not None:
                 await context.write(reflection.answer(data))
 
-    @staticmethod
-    async def _write(context: Any, message: Any) -> None:
-        """Send a message.
+    async def _read(self, context: Any) -> bytes | None:
+        """Return the next request of a call; None at the end.
 
         Raises:
-            ClientLeft: The client has left.
+            Problem: 408; it does not come.
         """
+        limit_s = self._grounds.limits.header_s
         try:
-            await context.write(message.SerializeToString())
-        except grpc.aio.BaseError as error:
-            raise ClientLeft from error
+            async with asyncio.timeout(limit_s):
+                data = await context.read()
+        except TimeoutError:
+            raise Problem(408, "timeout", f"the request has not come within {limit_s:g} s") from None
+        return None if data is grpc.aio.EOF else bytes(data)
 
 
 def _set_done(future: asyncio.Future[None], _why: Problem) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -206,6 +207,45 @@ def test_compressed_requests_are_read(server: Server, client: triton.InferenceSe
     """By either algorithm of gRPC."""
     found = client.infer(ADD_SUB, pair([1] * 500, [2] * 500), headers=bearer(server), compression_algorithm=algorithm)
     assert found.as_numpy("total").tolist() == [3] * 500
+
+
+def test_a_request_that_grows_too_large_is_refused_while_it_is_decompressed(server: Server) -> None:
+    """A bomb takes no memory beyond the limit."""
+
+    def most_bytes() -> int:
+        (front_end,) = server.front_ends()
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{front_end}/status").read_text())
+        assert found is not None
+        return int(found[1]) * 1024
+
+    before = most_bytes()
+    nbytes = 256 * 2**20
+    with channel_of(server, **{"grpc.max_send_message_length": -1}) as channel, pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(
+            bytes(nbytes), metadata=tuple(bearer(server).items()), compression=grpc.Compression.Gzip, timeout=DEADLINE_S
+        )
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert most_bytes() - before < nbytes / 2
+
+
+def test_who_needs_no_token_holds_a_call_for_a_short_time_only(ledger: Ledger) -> None:
+    """A request that does not come is not waited for."""
+    options = ("--grpc-port", "0", "--limit", "header_s=0.2")
+    with Server(ledger, *options, actor=INFERRED, run_dir="slow") as server, channel_of(server) as channel:
+        over = threading.Event()
+
+        def none() -> Iterator[bytes]:
+            over.wait(2 * DEADLINE_S)
+            yield from ()
+
+        try:
+            call = channel.stream_stream("/inference.GRPCInferenceService/ServerLive")(none(), timeout=DEADLINE_S)
+            with pytest.raises(grpc.RpcError) as caught:
+                next(call)
+        finally:
+            over.set()
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "has not come" in caught.value.details()
 
 
 def test_an_answer_may_be_larger_than_any_request(server: Server, client: triton.InferenceServerClient) -> None:
