@@ -192,8 +192,12 @@ def _tensor(name: str, value: object, datatype: str | None) -> NamedTensor:
     if isinstance(value, list | tuple) and (datatype == BYTES or isinstance(next(iter(value), None), str | bytes)):
         return NamedTensor(name, BYTES, (len(value),), [_bytes(each) for each in value])
     if isinstance(value, bool | int | float | list | tuple):
-        element = None if datatype in (None, BYTES) else dtypes.to_numpy(NAMES[datatype])
-        return tensors.of_array(name, np.atleast_1d(np.asarray(value, dtype=element)))
+        given = list(value) if isinstance(value, list | tuple) else [value]
+        if datatype is None or datatype == BYTES:
+            return tensors.of_array(name, np.asarray(given))
+        if datatype.startswith(("FP", "BF")):  # NaN is no number in lists of JSON
+            return tensors.of_array(name, np.asarray(given, dtype=dtypes.to_numpy(NAMES[datatype])))
+        return tensors.of_array(name, arrays.from_lists(given, NAMES[datatype]))
     if isinstance(value, np.ndarray):
         return tensors.of_array(name, value)
     raise TypeError(f"a {type(value).__name__}")

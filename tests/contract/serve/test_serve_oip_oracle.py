@@ -18,7 +18,7 @@ import pytest
 from atomr_mp.serve.application import Application
 from atomr_mp.serve.http.access import Access, Tokens
 from atomr_mp.serve.http.cors import Cors
-from atomr_mp.serve.oip.models import ModelSetting, TensorSetting
+from atomr_mp.serve.oip.settings import InputSetting, ModelSetting, OutputSetting
 from atomr_mp.serve.source import GivenPool
 from tests.support import ACTORS, Ledger, in_loop
 
@@ -39,8 +39,8 @@ def same(method: str, shape: tuple[int, ...], rows: int = 0, labels: tuple[str, 
     return ModelSetting(
         method=f"LikeTriton.{method}",
         max_batch_size=rows,
-        inputs={"IN_X": TensorSetting(shape=shape, parameter="x")},
-        outputs={"OUT_X": TensorSetting(shape=shape, parameter="output", labels=labels)},
+        inputs={"IN_X": InputSetting(shape=shape, parameter="x")},
+        outputs={"OUT_X": OutputSetting(shape=shape, key="output", labels=labels)},
     )
 
 
@@ -48,13 +48,13 @@ MODELS: Final = {
     "add_sub": ModelSetting(
         method="LikeTriton.add_sub",
         max_batch_size=8,
-        inputs={f"INPUT{at}": TensorSetting(shape=(16,), parameter=name) for at, name in enumerate("ab")},
-        outputs={f"OUTPUT{at}": TensorSetting(shape=(16,), datatype="INT32") for at in range(2)},
+        inputs={f"INPUT{at}": InputSetting(shape=(16,), parameter=name) for at, name in enumerate("ab")},
+        outputs={f"OUTPUT{at}": OutputSetting(shape=(16,), datatype="INT32") for at in range(2)},
     ),
     "types": ModelSetting(
         method="LikeTriton.types",
-        inputs={f"IN_{each}": TensorSetting(shape=(-1,), parameter=f"in_{each.lower()}") for each in TYPES},
-        outputs={f"OUT_{each}": TensorSetting(shape=(-1,), datatype=each) for each in TYPES},
+        inputs={f"IN_{each}": InputSetting(shape=(-1,), parameter=f"in_{each.lower()}") for each in TYPES},
+        outputs={f"OUT_{each}": OutputSetting(shape=(-1,), datatype=each) for each in TYPES},
     ),
     "nd": same("same", (-1, -1)),
     "classify": same("same", (10,), 4, LABELS),
