@@ -1,114 +1,135 @@
-"""Models for clients of the Open Inference Protocol."""
+"""An actor whose arguments and results are pydantic's models, torch's tensors, and what does not cross."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator
-from typing import TypedDict
+import sys
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
+import pydantic
 
-from atomr_mp_workers import Actor, method
+from atomr_mp_workers import Actor, Batch, DeviceArray, method
+from tests.fakes import fake_torch
 
-
-class Sums(TypedDict):
-    """The outputs of `add_sub`."""
-
-    total: NDArray[np.int32]
-    difference: NDArray[np.int32]
+sys.modules.setdefault("torch", fake_torch)
+torch: Any = sys.modules["torch"]
 
 
-class Several(TypedDict):
-    """Outputs of several kinds."""
+class Box(pydantic.BaseModel):
+    """A part of a picture."""
 
-    number: int
-    share: float
-    text: str
-    data: bytes
-    texts: list[str]
-    values: list[float]
+    left: int
+    width: Annotated[int, pydantic.Field(gt=0)] = 1
+
+
+class Picture(pydantic.BaseModel):
+    """What FastAPI's users send."""
+
+    name: str
+    taken: datetime | None = None
+    boxes: list[Box] = []
+
+    @pydantic.field_serializer("taken")
+    def as_text(self, taken: datetime | None) -> str | None:
+        """Return it as it is sent."""
+        return None if taken is None else taken.isoformat()
+
+
+class Dated(pydantic.BaseModel):
+    """Has what does not cross."""
+
+    when: datetime = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+class Around(msgspec.Struct):
+    """Has models within."""
+
+    boxes: list[Box]
+
+
+class DataFrame:
+    """Stands for pandas' class."""
+
+    __module__ = "pandas.core.frame"
 
 
 class Modelled(Actor):
-    """Has a model for each way in which tensors cross."""
-
-    @method(idempotent=True)
-    def add_sub(self, a: NDArray[np.int32], b: NDArray[np.int32]) -> Sums:
-        """Add and subtract."""
-        return {"total": a + b, "difference": a - b}
-
-    @method(idempotent=True)
-    def same_bool(self, x: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return it."""
-        return x
-
-    @method(idempotent=True)
-    def same_uint8(self, x: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return it."""
-        return x
-
-    @method(idempotent=True)
-    def same_int64(self, x: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return it."""
-        return x
-
-    @method(idempotent=True)
-    def same_uint64(self, x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return it."""
-        return x
-
-    @method(idempotent=True)
-    def same_float16(self, x: NDArray[np.float16]) -> NDArray[np.float16]:
-        """Return it."""
-        return x
-
-    @method(idempotent=True)
-    def same_float32(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return it."""
-        return x
-
-    @method(idempotent=True)
-    def same_float64(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return it."""
-        return x
-
-    @method(idempotent=True)
-    def same_bytes(self, x: list[bytes]) -> list[bytes]:
-        """Return it."""
-        return x
-
-    @method(idempotent=True)
-    def several(self, number: int, share: float = 0.5, text: str = "none", data: bytes = b"") -> Several:
-        """Return outputs of several kinds."""
-        return {
-            "number": number,
-            "share": share,
-            "text": text,
-            "data": data,
-            "texts": [text] * number,
-            "values": [share] * number,
-        }
-
-    @method(idempotent=True)
-    def raised(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Raise an exception."""
-        raise ValueError(f"{x.size} elements on purpose")
-
-    @method(idempotent=True, thread=True)
-    def slow(self, seconds: float) -> int:
-        """Sleep, and return the process."""
-        time.sleep(seconds)
-        return os.getpid()
-
-    @method(thread=True)
-    def parts(self, n: int) -> Iterator[dict[str, int]]:
-        """Give so many parts."""
-        for number in range(n):
-            yield {"number": number}
+    """Has methods of all these."""
 
     @method
-    def no_model(self, x: dict[str, int]) -> int:
-        """Take no tensor."""
-        return len(x)
+    def name(self, picture: Picture, size: Annotated[int, pydantic.Field(ge=1)] = 1) -> str:
+        """Take a model, and a bound of pydantic's."""
+        return f"{picture.name} {len(picture.boxes)} {size} {type(picture).__name__}"
+
+    @method
+    def widths(self, boxes: list[Box], more: dict[str, Box] | None = None, last: Box | None = None) -> list[int]:
+        """Take models in lists and maps, or none."""
+        return [each.width for each in (*boxes, *(more or {}).values(), *([last] if last else []))]
+
+    @method
+    def either(self, one: Box | Picture) -> str:
+        """Take one of two models."""
+        return type(one).__name__
+
+    @method
+    def around(self, around: Around) -> list[str]:
+        """Take models in a struct."""
+        return [type(each).__name__ for each in around.boxes]
+
+    @method
+    def picture(self, boxes: int) -> Picture:
+        """Return a model of models."""
+        made = [Box(left=each) for each in range(boxes)]
+        return Picture(name="made", taken=datetime(2020, 1, 1, tzinfo=UTC), boxes=made)
+
+    @method
+    def dated(self) -> Dated:
+        """Return what does not cross."""
+        return Dated()
+
+    @method(batch=Batch(max_items=8, max_wait_s=0))
+    def lefts(self, boxes: list[Box]) -> list[Box]:
+        """Take models in batches."""
+        return [each.model_copy(update={"left": each.left + 1}) for each in boxes]
+
+    @method
+    def kinds(self, x: torch.Tensor, others: list[torch.Tensor], last: torch.Tensor | None = None) -> list[str]:
+        """Take tensors."""
+        return [
+            f"{type(each).__name__} {each.array.sum():g}" for each in (x, *others, *([] if last is None else [last]))
+        ]
+
+    @method
+    def is_over(self, x: Annotated[torch.Tensor, "any"], same: Annotated[DeviceArray, "the same"]) -> bool:
+        """Return whether a tensor lies where a ref does."""
+        return bool(np.shares_memory(x.array, same.array))
+
+    @method
+    def tensors(self, count: int, dtype: str) -> Any:
+        """Return tensors, one with a gradient."""
+        made = torch.Tensor(np.arange(count)).detach()
+        made = torch.Tensor(made.array.astype(dtype)) if dtype != "bfloat16" else torch.Tensor(_bfloat16(count))
+        return {"one": made, "others": [torch.Tensor(np.arange(float(count)), requires_grad=True)]}
+
+    @method(batch=Batch(max_items=8, max_wait_s=0))
+    def doubled(self, rows: list[torch.Tensor]) -> torch.Tensor:
+        """Return a tensor with a row for each item."""
+        return torch.Tensor(np.stack([each.array * 2 for each in rows]))
+
+    @method
+    def frame(self) -> Any:
+        """Return what does not cross."""
+        return {"table": DataFrame()}
+
+    @method
+    def number(self, z: complex, maybe: DeviceArray | None = None) -> list[Any]:
+        """Take a complex number, and a handle or none."""
+        return [abs(z), type(maybe).__name__]
+
+
+def _bfloat16(count: int) -> Any:
+    import ml_dtypes
+
+    return np.arange(count).astype(ml_dtypes.bfloat16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -132,6 +133,17 @@ def undefined(device: atomr_mp.Device) -> atomr_mp.GpuRef:
     return ref
 
 
+@contextlib.contextmanager
+def standing_still(device: atomr_mp.Device) -> Iterator[None]:
+    """Stop the worker in the `with` block."""
+    assert device.pid is not None
+    os.kill(device.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(device.pid, signal.SIGCONT)
+
+
 def test_a_program_names_the_global_that_a_failed_write_has_left_undefined(
     device: atomr_mp.Device, module: KernelModule
 ) -> None:
@@ -142,9 +154,11 @@ def test_a_program_names_the_global_that_a_failed_write_has_left_undefined(
         p.kernels.launch(module["count"], x, 0, grid=1, block=1)
         p.returns(p.elementwise.add(x, x))
     failed = undefined(device)
-    write = module.write("table", failed)
+    with standing_still(device):  # else the write may be refused before the run is sent, which then goes on
+        write = module.write("table", failed)
+        run = p.run(x=one)
     with pytest.raises(errors.GpuRefUndefined, match=r"a global of the module of kernel count is undefined, since req"):
-        p.run(x=one).result(DEADLINE_S)
+        run.result(DEADLINE_S)
     assert isinstance(write.exception(DEADLINE_S), errors.GpuRefUndefined)
     module.write("table", np.zeros(6, np.float32)).result(DEADLINE_S)
     assert p.run(x=one).result(DEADLINE_S).numpy().tolist() == [2.0]

@@ -19,7 +19,7 @@ gevent: Any = pytest.importorskip("gevent")
 triton: Any = pytest.importorskip("tritonclient.http")
 utils: Any = pytest.importorskip("tritonclient.utils")
 
-MODELLED: Final = f"{ACTORS}/modelled.py:Modelled"
+MODELLED: Final = f"{ACTORS}/oip_models.py:Modelled"
 
 ADD_SUB: Final = "Modelled.add_sub"
 

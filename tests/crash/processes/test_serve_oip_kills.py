@@ -17,7 +17,7 @@ from tests.support import ACTORS, Ledger, settled
 
 pytest.importorskip("httptools")
 
-MODELLED: Final = f"{ACTORS}/modelled.py:Modelled"
+MODELLED: Final = f"{ACTORS}/oip_models.py:Modelled"
 
 KILLS: Final = 5
 

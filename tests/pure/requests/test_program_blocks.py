@@ -564,6 +564,7 @@ class Deferred:
         """Let what is on the stream end, and what follows begin."""
         self.worker.stream.go_all()
         self.worker.take_back()
+        self.worker.run()
 
 
 @pytest.fixture
