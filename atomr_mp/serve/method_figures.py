@@ -9,7 +9,7 @@ import mmap
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-ROWS: Final = 1024
+ROWS: Final = 4096
 """Rows of one front end; what does not fit is counted in the last ones, under the method "other"."""
 
 KEY_BYTES: Final = 256
@@ -33,8 +33,8 @@ PARTS: Final = "parts"
 OTHER: Final = "other"
 """Stands for the methods that have found no row of their own."""
 
-OTHER_ROWS: Final = 4
-"""Rows that are kept for those methods: one for each kind."""
+OTHER_ROWS: Final = 16
+"""Rows that are kept for those methods: one for each kind, of which there are no more."""
 
 
 class MethodFigure(NamedTuple):
@@ -142,8 +142,9 @@ class MethodFigures:
         if len(self._rows) >= ROWS - OTHER_ROWS or len(key) > KEY_BYTES:
             method, outcome = OTHER, ""
             key = f"{kind} {method} {outcome}".encode()
-            if (found := self._rows.get((kind, method, outcome))) is not None:
-                return found
+            found = self._rows.get((kind, method, outcome))
+            if found is not None or len(self._rows) >= ROWS:  # of kinds that we do not have, the last one takes all
+                return found if found is not None else self._words(self._slot, ROWS - 1)
         at = len(self._rows)
         row = self._rows[kind, method, outcome] = self._words(self._slot, at)
         begin = self._start(self._slot, at)

@@ -222,7 +222,7 @@ def _front_end_metrics(counters: Counters, *, is_pool_up: bool) -> Iterable[Metr
             by_device.add_metric([each.method, each.outcome or OTHER], _buckets(each.buckets), each.total / 1e9)
         elif each.kind == method_figures.FIRST_PART:
             begun.add_metric([each.method], _buckets(each.buckets), each.total / 1e9)
-        else:
+        elif each.kind == method_figures.PARTS:
             parts.add_metric([each.method], each.total)
     in_flight = counters.total(IN_FLIGHT)
     refused = "Connections that were refused, or closed over bad, late or unread bytes"

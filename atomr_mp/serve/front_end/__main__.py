@@ -164,6 +164,7 @@ def _grpc(plan: FrontEndPlan, application: Application) -> GrpcServer | None:
     from atomr_mp.serve.oip.grpc.frame import Grounds
     from atomr_mp.serve.oip.grpc.server import GrpcServer
     from atomr_mp.serve.oip.grpc.service import GrpcService
+    from atomr_mp.serve.oip.grpc.unread import UnsentAnswers
 
     grounds = Grounds(
         application.inference,
@@ -173,6 +174,7 @@ def _grpc(plan: FrontEndPlan, application: Application) -> GrpcServer | None:
         application.streams,
         application.budget,
         plan.limits,
+        UnsentAnswers.of_front_end(plan.limits),
     )
     return GrpcServer(GrpcService(grounds), plan.limits)
 

@@ -15,6 +15,9 @@ from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.values.bodies import from_json
 from atomr_mp.serve.values.results import MOST_ELEMENTS
 
+MOST_TENSORS: Final = 256
+"""Most inputs, or outputs, that a request names."""
+
 MOST_PARAMETERS: Final = 256
 """Most parameters of a request or of one of its tensors."""
 
@@ -41,14 +44,16 @@ def decode(name: str, version: str, body: bytes, json_bytes: int, most_container
     if not isinstance(inputs, list) or not inputs:
         raise errors.InvalidRequest("`inputs` is a list of at least one tensor")
     reader = _RawData(memoryview(body)[json_bytes:])
+    if len(inputs) > MOST_TENSORS:
+        raise errors.InvalidRequest(f"`inputs` has {len(inputs)} tensors; the most are {MOST_TENSORS}")
     found = [_input(each, reader) for each in inputs]
     reader.check_end()
     _flag("the request", parameters, "binary_data_output")
     outputs = given.get("outputs")
     if outputs is None:
         outputs = []
-    if not isinstance(outputs, list):
-        raise errors.InvalidRequest("`outputs` is a list of the outputs that are wanted")
+    if not isinstance(outputs, list) or len(outputs) > MOST_TENSORS:
+        raise errors.InvalidRequest(f"`outputs` is a list of the outputs that are wanted, at most {MOST_TENSORS}")
     asked = list(map(_asked, outputs))
     return InferRequest(name, version, _id(given.get("id")), parameters, found, asked)
 
@@ -76,7 +81,7 @@ def of_raw(model: Model, version: str, body: bytes) -> InferRequest:
         )
     (info,) = model.inputs.values()
     if info.datatype == datatypes.BYTES:
-        count = len(datatypes.unpack(memoryview(body), tensors.MOST_RAW_ELEMENTS))
+        count = len(datatypes.unpack(memoryview(body), tensors.MOST_TEXTS))
     else:
         count = len(body) // tensors.element_bytes(info.datatype)
     shape = list(info.told_shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,7 @@ from atomr_mp.serve.oip.config import config_of
 from atomr_mp.serve.oip.inference import Inference, answer_of
 from atomr_mp.serve.oip.models import Model
 from atomr_mp.serve.oip.requests import InferAnswer, InferRequest
+from atomr_mp.serve.oip.statistics import Phases
 from atomr_mp.serve.problems import Header, Problem, retry_after
 from atomr_mp.serve.streams import HttpStream
 
@@ -144,7 +146,10 @@ class HttpFace:
                 await parts.send(first, lambda part: events.event(generate.encode(answer_of(model, request, part))))
                 await parts.result()
                 await exchange.end()
+                took_ns = time.monotonic_ns() - exchange.begun_ns
+                self._inference.statistics.answered(model.name, 1, Phases(0, took_ns, 0))
             except (errors.AtomrError, Problem) as error:
+                self._inference.statistics.failed(model.name, time.monotonic_ns() - exchange.begun_ns)
                 if not exchange.status:
                     raise
                 exchange.failed(error)

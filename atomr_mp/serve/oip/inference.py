@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
@@ -224,7 +225,7 @@ class Inference:
         del arguments  # they may be large, and the call long
         result = await self._calls.outcome(served, reply)
         came_ns = time.monotonic_ns()
-        answer = answer_of(model, request, result)
+        answer = await made(model, request, result)
         phases = Phases(called_ns - served.begun_ns, came_ns - called_ns, time.monotonic_ns() - came_ns)
         self.statistics.answered(model.name, _rows(model, request), phases)
         return answer
@@ -267,6 +268,13 @@ class Inference:
         )
         served.sent = True
         return make(served, stream, self._streams, self._health, self._counters)
+
+
+async def made(model: Model, request: InferRequest, result: object) -> InferAnswer:
+    """Return the answer for a result, see `answer_of`; on a thread where classes are asked for, which takes long."""
+    if any(each.classes for each in request.outputs):
+        return await asyncio.to_thread(answer_of, model, request, result)
+    return answer_of(model, request, result)
 
 
 def answer_of(model: Model, request: InferRequest, result: object) -> InferAnswer:

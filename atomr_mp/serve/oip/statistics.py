@@ -19,6 +19,9 @@ ROWS: Final = "oip-rows"
 LAST_MS: Final = "oip-last"
 """When the last request was answered, in milliseconds since 1970; the greatest of all front ends holds."""
 
+MOST_SIZES: Final = 128
+"""Sizes of batches, from 1 row up, that are counted by themselves: each takes rows of the shared figures."""
+
 _TOLD: Final = {
     "success": SUCCESS,
     "fail": FAIL,
@@ -56,7 +59,7 @@ class ModelStatistics:
         figures.took(SUCCESS, model, "", sum(phases))
         figures.took(QUEUE, model, "", 0)
         for kind, ns in zip((INPUT, INFER, OUTPUT), phases, strict=True):
-            figures.took(kind, model, str(rows), ns)
+            figures.took(kind, model, str(rows) if rows <= MOST_SIZES else "", ns)
         figures.count(ROWS, model, rows)
         figures.set_latest(LAST_MS, model, int(time.time() * 1000))
 

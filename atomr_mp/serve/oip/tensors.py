@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 MOST_NAME_CHARS: Final = 100
 """Most characters of a client's own text that a message repeats."""
 
-MOST_RAW_ELEMENTS: Final = 2**24
-"""Most elements of BYTES in a body whose shape follows from it."""
+MOST_TEXTS: Final = 2**18
+"""Most elements of a BYTES tensor: each is an object, and a front end that makes them is deaf to others."""
 
 WIDER: Final = {"INT8": "int32", "INT16": "int32", "UINT8": "uint32", "UINT16": "uint32"}
 """The types in which gRPC's typed contents have elements that are smaller."""
@@ -193,7 +193,10 @@ def _count(name: str, datatype: str, shape: tuple[int, ...]) -> int:
         check_shape(shape, 1 if datatype == BYTES else element_bytes(datatype))
     except errors.InvalidRequest as error:
         raise _wrong(name, str(error)) from error
-    return math.prod(shape)
+    count = math.prod(shape)
+    if datatype == BYTES and count > MOST_TEXTS:
+        raise _wrong(name, f"a tensor of BYTES has at most {MOST_TEXTS} elements, and the shape {list(shape)} {count}")
+    return count
 
 
 def _flat(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:

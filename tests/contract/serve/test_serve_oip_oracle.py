@@ -6,6 +6,7 @@ and bad requests. Of refusals it has the status alone: our texts are our own.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import zlib
@@ -155,6 +156,7 @@ def differences() -> dict[str, str]:
                     answer = await client.send(asked)
                     found[case["name"]] = outcome(case, answer.status_code, answer.content, answer.headers)
             application.close()
+            await asyncio.get_running_loop().shutdown_default_executor()  # of which classes are made on a thread
 
     in_loop(ask_all)
     return found

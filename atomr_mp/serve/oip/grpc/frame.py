@@ -18,6 +18,7 @@ from atomr_mp.serve.http.exchange import Budget
 from atomr_mp.serve.http.limits import Limits
 from atomr_mp.serve.metrics import IN_FLIGHT, Counters
 from atomr_mp.serve.oip.grpc.call import GrpcCall, metadata_of, refuse
+from atomr_mp.serve.oip.grpc.unread import UnsentAnswers
 from atomr_mp.serve.oip.inference import Inference
 from atomr_mp.serve.problems import ClientLeft, Problem
 from atomr_mp.tracing.forwarding import forwarding
@@ -41,6 +42,7 @@ class Grounds(NamedTuple):
     streams: OpenHttpStreams
     budget: Budget
     limits: Limits
+    unsent: UnsentAnswers
 
 
 class CallFrame:

@@ -45,6 +45,7 @@ class InferenceStream:
         self._context: Final = context
         self._served: Final = served
         self._room: Final = asyncio.Semaphore(MOST_AT_ONCE)
+        self._unsent: Final = grounds.unsent.of_stream(grounds.limits)
         self._turn: Final = asyncio.Lock()
         """Held while an answer is sent: gRPC sends one at a time."""
         self._tasks: Final[set[asyncio.Task[None]]] = set()
@@ -118,6 +119,7 @@ class InferenceStream:
         with contextlib.suppress(ClientLeft), self._frame.counting(served):
             served.read_bytes = len(data)
             try:
+                self._unsent.check()
                 self._grounds.budget.hold(len(data))
                 try:
                     request = requests.decode(data)
@@ -178,6 +180,11 @@ class InferenceStream:
             ClientLeft: The client has left.
             Problem: The client has read nothing for too long.
         """
+        with self._unsent.sending(len(message)):
+            await self._send_in_turn(message)
+        served.sent_bytes += len(message)
+
+    async def _send_in_turn(self, message: bytes) -> None:
         async with self._turn:
             try:
                 async with asyncio.timeout(self._grounds.limits.stall_s):
@@ -188,4 +195,3 @@ class InferenceStream:
                 why = f"nothing of the answers was read for {self._grounds.limits.stall_s:g} s"
                 self._close(Problem(LEFT, "client_left", why))
                 raise ClientLeft from None
-        served.sent_bytes += len(message)

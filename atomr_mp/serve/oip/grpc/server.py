@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
 from atomr_mp.serve.http.limits import Limits
 from atomr_mp.serve.oip.grpc.service import GrpcService
 
+_LOG: Final = logging.getLogger("atomr_mp.serve")
+
 BOUNDED: Final = (1, 84)
 """The first version of gRPC that stops to decompress a request where it grows beyond the limit."""
 
 AFTER_CUT_S: Final = 2.0
 """How long calls may take to end once the server has waited long enough."""
+
+LOOP: Final = "_server_main_loop"
+"""The name that gRPC's own loop has."""
 
 PING_EVERY_S: Final = 60
 """How often a connection with calls is asked whether its client is alive; `PING_ANSWER_S` later it is closed."""
@@ -37,9 +43,12 @@ class GrpcServer:
 
     def __init__(self, service: GrpcService, limits: Limits) -> None:
         self._service: Final = service
-        self._server: Final = grpc.aio.server(
-            handlers=(service,), options=_options(limits), maximum_concurrent_rpcs=limits.connections
-        )
+        self._limits: Final = limits
+        self._server: Any = None
+        self._loops: set[asyncio.Task[Any]] = set()
+        """gRPC's own loop, which takes the calls; empty if this version has none that can be found."""
+        self._keeper: asyncio.Task[None] | None = None
+        """Starts the server again if it ends by itself."""
 
     async def start(self, address: str, uds: str, tls: tuple[Path, Path] | None) -> None:
         """Accept calls from now on.
@@ -52,19 +61,39 @@ class GrpcServer:
         Raises:
             RuntimeError: One of them cannot be listened at.
         """
+        await self._open(address, uds, tls)
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(address, uds, tls))
+
+    async def _open(self, address: str, uds: str, tls: tuple[Path, Path] | None) -> None:
+        server = self._server = grpc.aio.server(
+            handlers=(self._service,), options=_options(self._limits), maximum_concurrent_rpcs=self._limits.connections
+        )
         if address and tls is not None:
             certificate, key = tls
             credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
-            self._server.add_secure_port(address, credentials)
+            server.add_secure_port(address, credentials)
         elif address:
-            self._server.add_insecure_port(address)
+            server.add_insecure_port(address)
         if uds:
             before = os.umask(0o177)
             try:
-                self._server.add_insecure_port(f"unix:{uds}")
+                server.add_insecure_port(f"unix:{uds}")
             finally:
                 os.umask(before)
-        await self._server.start()
+        others = asyncio.all_tasks()
+        await server.start()
+        self._loops = {
+            each for each in asyncio.all_tasks() - others if getattr(each.get_coro(), "__name__", "") == LOOP
+        }
+
+    async def _keep(self, address: str, uds: str, tls: tuple[Path, Path] | None) -> None:
+        """Start the server again whenever it has ended by itself: gRPC's own loop ends at a path that is no UTF-8."""
+        while self._loops:
+            ended, _ = await asyncio.wait(self._loops)
+            for each in ended:
+                each.exception()  # is told here
+            _LOG.error("gRPC's server has ended by a fault of its own; it starts again, and its calls have ended")
+            await self._open(address, uds, tls)
 
     async def end(self, within_s: float) -> None:
         """Take no further call, and end those that run.
@@ -72,6 +101,8 @@ class GrpcServer:
         Args:
             within_s: How long they may take to be answered; then they are cancelled.
         """
+        if self._keeper is not None:
+            self._keeper.cancel()
         stopping = asyncio.ensure_future(self._server.stop(within_s + AFTER_CUT_S))
         await asyncio.wait({stopping}, timeout=within_s)
         if not stopping.done():

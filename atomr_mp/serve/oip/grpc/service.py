@@ -131,6 +131,7 @@ class GrpcService:
         budget, found = self._grounds.budget, b""
         with self._frame.serving(path, context) as served:
             served.read_bytes = len(data)
+            self._grounds.unsent.check()
             budget.hold(len(data))
             try:
                 answer = await self._inference.infer(
@@ -140,6 +141,7 @@ class GrpcService:
                 budget.let_go(len(data))
             found = requests.encode(answer)
             served.sent_bytes = len(found)
+            self._grounds.unsent.until_over(context, len(found))
         return found
 
     async def _stream_infer(self, path: str, _requests: Any, context: Any) -> None:

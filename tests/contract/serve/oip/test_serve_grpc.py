@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -731,3 +732,32 @@ def test_a_client_that_reads_nothing_loses_its_stream(ledger: Ledger) -> None:
         assert settled(lambda: "499 client_left" in server.log())
         assert settled(lambda: b"atomr_mp_http_streams 0.0" in server.ask("GET", "/metrics").body)
         call.cancel()
+
+
+def test_a_path_that_is_no_text_costs_nobody_the_server(ledger: Ledger) -> None:
+    """GRPC's own loop ends at it; another one takes its place at once, at the same port."""
+    fields = {b":method": b"POST", b":scheme": b"http", b":path": b"/\xff", b":authority": b"here"}
+    fields |= {b"te": b"trailers", b"content-type": b"application/grpc"}
+    pairs = [(bytes([len(name)]) + name, bytes([len(value)]) + value) for name, value in fields.items()]
+    block = b"".join(b"\x00" + name + value for name, value in pairs)
+    settings = b"\x00\x00\x00\x04\x00" + bytes(4)
+    headers = len(block).to_bytes(3, "big") + b"\x01\x05\x00\x00\x00\x01" + block
+    with Server(ledger, "--grpc-port", "0", actor=INFERRED, run_dir="run-path") as server:
+
+        def answers() -> bool:
+            with client_of(server, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as found:
+                try:
+                    return bool(found.is_server_live())
+                except InferenceServerException:
+                    return False
+
+        for _ in range(2):
+            assert settled(answers)
+            with socket.create_connection(
+                ("127.0.0.1", int(server.grpc[0].rpartition(":")[2])), DEADLINE_S
+            ) as connection:
+                connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + headers)
+                while connection.recv(65536):
+                    pass
+        assert settled(answers)
+        assert server.log().count("it starts again") == 2
