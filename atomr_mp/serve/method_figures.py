@@ -34,7 +34,7 @@ OTHER: Final = "other"
 """Stands for the methods that have found no row of their own."""
 
 OTHER_ROWS: Final = 16
-"""Rows that are kept for those methods: one for each kind, of which there are no more."""
+"""Rows that are kept for those methods, at least one for each kind."""
 
 
 class MethodFigure(NamedTuple):

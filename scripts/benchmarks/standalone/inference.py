@@ -127,7 +127,7 @@ def by_grpc(address: str, model: str, names: tuple[str, str], shape: list[int]) 
 
 
 def microseconds(way: Way) -> list[float]:
-    """Return what each request of a round takes."""
+    """Return the time of each request of a round."""
     found: list[float] = []
     for _ in range(COUNT):
         began = time.perf_counter()

@@ -156,7 +156,7 @@ def differences() -> dict[str, str]:
                     answer = await client.send(asked)
                     found[case["name"]] = outcome(case, answer.status_code, answer.content, answer.headers)
             application.close()
-            await asyncio.get_running_loop().shutdown_default_executor()  # of which classes are made on a thread
+            await asyncio.get_running_loop().shutdown_default_executor()
 
     in_loop(ask_all)
     return found

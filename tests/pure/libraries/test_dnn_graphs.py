@@ -123,7 +123,7 @@ def test_convolutions_give_what_is_meant(name: str, *, fuses: bool) -> None:
     engines = Engines(FakeCudnn(refuses=lambda graph: not fuses and (len(graph.names) > 1 or graph.is_mixed)))
     drawn = requests(REQUESTS[name]).filter(has_work)
     assert_all_agree(drawn.map(at_once) if fuses else drawn, 100, assert_agrees, engines.run)
-    assert engines.served  # of what is drawn with factors and activations, a part only
+    assert engines.served
     assert any(len(names) > 1 for names in engines.cudnn.ran) == (fuses and name == "conv")
 
 

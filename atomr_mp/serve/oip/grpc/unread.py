@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from atomr_mp.serve.http.limits import Limits
@@ -15,12 +15,16 @@ class UnsentAnswers:
 
     Args:
         most: Most bytes that may wait when a request comes.
-        whole: Those of the front end, where this is a stream's.
+        check_whole: Refuses a request by the front end's answers, where these are a stream's.
+        take_whole: Counts an answer there, too.
     """
 
-    def __init__(self, most: int, whole: UnsentAnswers | None = None) -> None:
+    def __init__(
+        self, most: int, check_whole: Callable[[], object] = bool, take_whole: Callable[[int], object] = bool
+    ) -> None:
         self._most: Final = most
-        self._whole: Final = whole
+        self._check_whole: Final = check_whole
+        self._take_whole: Final = take_whole
         self.held = 0
 
     @classmethod
@@ -30,7 +34,7 @@ class UnsentAnswers:
 
     def of_stream(self, limits: Limits) -> UnsentAnswers:
         """Return those of a stream, which count here, too."""
-        return UnsentAnswers(limits.unread_connection_bytes, self)
+        return UnsentAnswers(limits.unread_connection_bytes, self.check, self.take)
 
     def check(self) -> None:
         """Refuse a request while too much waits for clients that do not read.
@@ -41,14 +45,12 @@ class UnsentAnswers:
         if self.held > self._most:
             told = f"{self.held} bytes of answers wait for clients that do not read them; read, or try again"
             raise Problem(429, "overloaded", told, headers=(retry_after(0),))
-        if self._whole is not None:
-            self._whole.check()
+        self._check_whole()
 
     def take(self, nbytes: int) -> None:
-        """Count an answer; a negative number when it has been sent, or is not any more."""
+        """Count the bytes of an answer; a negative number takes them back."""
         self.held += nbytes
-        if self._whole is not None:
-            self._whole.take(nbytes)
+        self._take_whole(nbytes)
 
     @contextlib.contextmanager
     def sending(self, nbytes: int) -> Iterator[None]:
