@@ -134,18 +134,19 @@ def undefined(device: atomr_mp.Device) -> atomr_mp.GpuRef:
 
 
 @contextlib.contextmanager
-def standing_still(device: atomr_mp.Device) -> Iterator[None]:
+def standing_still(pool: atomr_mp.Pool) -> Iterator[None]:
     """Stop the worker in the `with` block."""
-    assert device.pid is not None
-    os.kill(device.pid, signal.SIGSTOP)
+    pid = pool.devices[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(device.pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
 
 
 def test_a_program_names_the_global_that_a_failed_write_has_left_undefined(
-    device: atomr_mp.Device, module: KernelModule
+    pool: atomr_mp.Pool, device: atomr_mp.Device, module: KernelModule
 ) -> None:
     """As a launch does; the caller knows of no buffer that holds it."""
     one = device.put(np.ones(1, np.float32))
@@ -153,8 +154,9 @@ def test_a_program_names_the_global_that_a_failed_write_has_left_undefined(
         x = p.input("x", (1,), "float32")
         p.kernels.launch(module["count"], x, 0, grid=1, block=1)
         p.returns(p.elementwise.add(x, x))
+    assert p.run(x=one).result(DEADLINE_S).numpy().tolist() == [2.0]  # the worker knows the program
     failed = undefined(device)
-    with standing_still(device):  # else the write may be refused before the run is sent, which then goes on
+    with standing_still(pool):  # else the write may be refused before the run is sent, which then goes on
         write = module.write("table", failed)
         run = p.run(x=one)
     with pytest.raises(errors.GpuRefUndefined, match=r"a global of the module of kernel count is undefined, since req"):
