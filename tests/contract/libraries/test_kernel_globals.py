@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 
 import atomr_mp
@@ -17,7 +18,7 @@ from atomr_mp import errors
 from atomr_mp.libraries.kernel_module import KernelModule
 from atomr_mp.protocol.libraries import kernels
 from tests.actors.globalled import NAMES, SOURCE
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, wait_generation
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled, wait_generation
 
 GLOBALLED: Final = f"{ACTORS}/globalled.py:Globalled"
 
@@ -140,6 +141,7 @@ def standing_still(pool: atomr_mp.Pool) -> Iterator[None]:
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
+        assert settled(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -156,9 +158,13 @@ def test_a_program_names_the_global_that_a_failed_write_has_left_undefined(
         p.returns(p.elementwise.add(x, x))
     assert p.run(x=one).result(DEADLINE_S).numpy().tolist() == [2.0]  # the worker knows the program
     failed = undefined(device)
+    with pytest.raises(errors.GpuRefUndefined):
+        failed.numpy()  # by now the worker knows it, too
     with standing_still(pool):  # else the write may be refused before the run is sent, which then goes on
         write = module.write("table", failed)
         run = p.run(x=one)
+        with pytest.raises(TimeoutError):
+            run.result(0.1)  # it has been sent once somebody waits for it
     with pytest.raises(errors.GpuRefUndefined, match=r"a global of the module of kernel count is undefined, since req"):
         run.result(DEADLINE_S)
     assert isinstance(write.exception(DEADLINE_S), errors.GpuRefUndefined)
