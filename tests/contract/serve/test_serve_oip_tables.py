@@ -326,12 +326,13 @@ def test_each_generation_of_a_method_is_judged_anew(ledger: Ledger) -> None:
 def test_the_guide_s_files_and_program_work(ledger: Ledger) -> None:
     """As its reader saves and runs them: the table, the config.pbtxt, and the client's program."""
     page = blocks(GUIDE)
+    endings = {"toml": "toml", "text": "pbtxt"}
     (program,) = [each.code for each in page if each.language == "py"]
     (actor,) = [each for each in page if each.file]
     folder = ledger.path / "read"
     folder.mkdir()
     for name, code in [(actor.file, actor.code)] + [
-        (f"models.{each.language}", each.code) for each in page if each.language in ("toml", "pbtxt")
+        (f"models.{endings[each.language]}", each.code) for each in page if each.language in endings
     ]:
         (folder / name).write_text(code, encoding="utf-8")
     files = [each for name in ("models.toml", "models.pbtxt") for each in ("--models", folder / name)]
