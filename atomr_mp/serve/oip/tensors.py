@@ -168,7 +168,7 @@ def as_json(tensor: NamedTensor) -> list[Any]:
 
 
 def _shown_numbers(values: np.ndarray[Any, Any]) -> list[Any]:
-    """Return numbers for JSON; those that are not finite as Triton writes them, and Python reads them."""
+    """Return numbers for JSON. NaN and infinities become the words that Triton writes and Python reads."""
     import numpy as np
 
     found: list[Any] = values.tolist()

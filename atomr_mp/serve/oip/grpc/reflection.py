@@ -53,7 +53,7 @@ class Reflection:
         return found
 
     def _tell(self, told: Any, name: str) -> None:
-        """Tell a file and those that it needs; or, without a name, that there is none."""
+        """Return an answer with a file and all files that it needs; without a name one that there is none."""
         if not name:
             _refuse(told, NOT_FOUND, "there is none")
             return
