@@ -314,7 +314,9 @@ class ModelTable:
             why = f"the model {name} is not ready: there is no method {setting.method!r}{hint}"
             raise Problem(503, NOT_READY, why)
         if name in methods and name != setting.method:
-            why = f"the model {name} has the name of another method than its own, {setting.method}; give it another name"
+            why = (
+                f"the model {name} has the name of another method than its own, {setting.method}; give it another name"
+            )
             raise Problem(400, DOES_NOT_FIT, why)
         why = _why_not(info.schema) if name not in self._settings else ""
         if why:
