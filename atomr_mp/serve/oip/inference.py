@@ -227,7 +227,9 @@ class Inference:
         came_ns = time.monotonic_ns()
         answer = await made(model, request, result)
         phases = Phases(called_ns - served.begun_ns, came_ns - called_ns, time.monotonic_ns() - came_ns)
-        self.statistics.answered(model.name, _rows(model, request), phases)
+        rows = _rows(model, request)
+        executed = reply.batch_rows if model.info.batches_rows else rows
+        self.statistics.answered(model.name, rows, phases, executed)
         return answer
 
     def open(

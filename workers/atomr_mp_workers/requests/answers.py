@@ -157,6 +157,12 @@ class Answers:
         if replies and replies[-1].id == request.id and replies[-1].items is None:
             replies[-1] = msgspec.structs.replace(replies[-1], gpu_ns=gpu_ns)
 
+    def tell_rows(self, request: Request) -> None:
+        """Add to a result that was just given how many rows its batch had."""
+        replies = request.peer.replies
+        if replies and replies[-1].id == request.id and replies[-1].error is None:
+            replies[-1] = msgspec.structs.replace(replies[-1], batch_rows=request.batch_rows)
+
     def end_turn(self) -> None:
         """Give the answers held since an earlier turn of the loop: all messages sent before them have been read."""
         due, self.withheld, self._withheld_before = (

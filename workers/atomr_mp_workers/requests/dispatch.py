@@ -823,6 +823,8 @@ class Dispatcher:
                 self._envelope.complete(request)
             except FatalError as ends:  # raised after the others, which have been done
                 fatal = ends
+            if request.batch_rows:
+                self._envelope.answers.tell_rows(request)
             if len(peer.replies) >= FLUSH_REPLIES or peer.reply_bytes > FLUSH_BYTES:
                 self._flush()
         run.arguments = ()

@@ -209,6 +209,8 @@ class Request(Run):
     """Whether it has begun while requests were observed, see `tracing`."""
     recorded: RecordedRequest | None = None
     """What the pool's trace keeps of it."""
+    batch_rows = 0
+    """Rows of its batch, if its answer tells them, see `CallReply.batch_rows`."""
     step_flops = 0
     """Operations that the steps of its program have declared so far."""
     step_bytes = 0
