@@ -10,7 +10,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.serve.oip import datatypes, tensors
 from atomr_mp.serve.oip.models import Model
-from atomr_mp.serve.oip.requests import AskedOutput, InferAnswer, InferRequest, Parameters
+from atomr_mp.serve.oip.requests import AskedOutput, InferAnswer, InferRequest, Parameters, check_reserved
 from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.values.bodies import from_json
 from atomr_mp.serve.values.results import MOST_ELEMENTS
@@ -40,6 +40,7 @@ def decode(name: str, version: str, body: bytes, json_bytes: int, most_container
     if not isinstance(given, dict):
         raise errors.InvalidRequest("the body is a JSON object with `inputs`")
     parameters = _parameters("the request", given.get("parameters"))
+    check_reserved(parameters)
     inputs = given.get("inputs")
     if not isinstance(inputs, list) or not inputs:
         raise errors.InvalidRequest("`inputs` is a list of at least one tensor")

@@ -285,3 +285,15 @@ def test_any_value_is_a_generation_or_refused(value: Any) -> None:
     except errors.InvalidRequest:
         return
     assert {each.name for each in found.inputs} == value.keys() & {"x", "n"}
+
+
+def test_parameters_that_begin_as_the_protocol_s_are_its_own() -> None:
+    """Over HTTP as over gRPC, a client does not make them up."""
+    body = {"inputs": [{"name": "x", "datatype": "INT8", "shape": [1], "data": [1]}]}
+    for parameters, why in (
+        ({"triton_x": 1}, "there is no parameter 'triton_x'"),
+        ({"triton_enable_empty_final_response": 1}, "is true or false"),
+    ):
+        text = json.dumps(body | {"parameters": parameters}).encode()
+        with pytest.raises(errors.InvalidRequest, match=why):
+            http_body.decode("m", "", text, len(text), 1000)
