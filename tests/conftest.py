@@ -26,10 +26,15 @@ from tests.support import BACKEND, Ledger, client_of, settled  # noqa: E402
 
 # The driver's own device file. Asking it this way loads no CUDA library into the process that runs the tests.
 GPU_DRIVER: Final = Path("/dev/nvidiactl")
-# A busy machine is no failure: what must not take long has a timeout of its own.
-hypothesis.settings.register_profile("all", deadline=None)
-hypothesis.settings.register_profile("atomr-mp", deadline=None, max_examples=50)
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=15, stateful_step_count=20)
+# A busy machine is no failure: what must not take long has a timeout of its own. Where tests share the cores, a failure
+# has the example that was found: making it smaller may take longer than a test's limit, and then nothing is shown.
+SHARED: Final = "PYTEST_XDIST_WORKER" in os.environ
+PHASES: Final = [each for each in hypothesis.Phase if not (SHARED and each.name in {"shrink", "explain"})]
+hypothesis.settings.register_profile("all", deadline=None, phases=PHASES, print_blob=True)
+hypothesis.settings.register_profile("atomr-mp", hypothesis.settings.get_profile("all"), max_examples=50)
+hypothesis.settings.register_profile(
+    "quick", hypothesis.settings.get_profile("all"), max_examples=15, stateful_step_count=20
+)
 hypothesis.settings.load_profile("atomr-mp")
 # A shell has those ignore it that it starts in the background, and all that they start: commands would not end by it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -25,6 +25,7 @@ from atomr_mp.serve.http.exchange import JSON, TEXT, Budget, Exchange, Receive, 
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
 from atomr_mp.serve.http.routes import Route, RouteGroup, Routes
 from atomr_mp.serve.metrics import Counters
+from atomr_mp.serve.oip import triton_metrics
 from atomr_mp.serve.oip.http_face import HttpFace
 from atomr_mp.serve.oip.inference import Inference
 from atomr_mp.serve.oip.models import ModelTable
@@ -282,7 +283,8 @@ class Application:
     async def _metrics(self, exchange: Exchange) -> None:
         accept, status = exchange.headers.get(b"accept", b"").decode("latin-1"), await self._figures.status()
         told = metrics.PoolTold(status, self._figures.latest, self._driver)
-        kind, body = await asyncio.to_thread(metrics.exposition, self.counters, told, accept)
+        of_models = triton_metrics.families(self.inference.statistics.told(self.inference.names()), told)
+        kind, body = await asyncio.to_thread(metrics.exposition, self.counters, told, accept, of_models)
         await exchange.answer(200, body, (b"content-type", kind.encode()))
 
     async def _openapi(self, exchange: Exchange) -> None:

@@ -153,19 +153,20 @@ class PoolTold(NamedTuple):
     """Tells how its GPUs are used."""
 
 
-def exposition(counters: Counters, told: PoolTold, accept: str = "") -> tuple[str, bytes]:
+def exposition(counters: Counters, told: PoolTold, accept: str = "", more: Iterable[Metric] = ()) -> tuple[str, bytes]:
     """Return the content type and the text of all metrics: the front ends', and the pool's as far as they are known.
 
     Args:
         counters: The front ends'.
         told: What is known of the pool.
         accept: The header `Accept` of who asks: OpenMetrics for those who name it, else Prometheus's text format.
+        more: Metrics beside these.
     """
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
 
     registry = CollectorRegistry()
-    registry.register(_Collector(counters, told))
+    registry.register(_Collector(counters, told, more))
     encode, content_type = choose_encoder(accept)
     return content_type, encode(registry)
 
@@ -173,9 +174,10 @@ def exposition(counters: Counters, told: PoolTold, accept: str = "") -> tuple[st
 class _Collector:
     """Makes the front ends' metrics and the pool's."""
 
-    def __init__(self, counters: Counters, told: PoolTold) -> None:
+    def __init__(self, counters: Counters, told: PoolTold, more: Iterable[Metric]) -> None:
         self._counters = counters
         self._told = told
+        self._more = more
 
     def describe(self) -> list[Metric]:
         """Return nothing: the registry must not ask the pool."""
@@ -187,6 +189,7 @@ class _Collector:
 
         yield from _front_end_metrics(self._counters, is_pool_up=self._told.status is not None)
         yield from all_metrics(*self._told)
+        yield from self._more
 
 
 def _front_end_metrics(counters: Counters, *, is_pool_up: bool) -> Iterable[Metric]:

@@ -94,7 +94,7 @@ class Hello(Message, frozen=True, tag="hello"):
     """Share of a busy device's time, relative to other sessions; above the pool's `max_weight`: `Goodbye` with
     `invalid_request`."""
     origin: RemoteOrigin | None = None
-    """Set by the relay or the relay, from the client's key."""
+    """Set by the relay, from the client's key."""
     slab_offers: bool = False
     """Send `SlabOffered`: this client maps slabs before it needs them."""
     probe: bool = False

@@ -32,6 +32,9 @@ DOES_NOT_FIT: Final = "model_unfit"
 UNFIT: Final = frozenset({NOT_READY, DOES_NOT_FIT})
 """Codes of problems of a model that is described and cannot be asked."""
 
+MOST_TOLD: Final = 20
+"""Most models that an error tells."""
+
 PLATFORM: Final = "atomr_mp"
 """The platform of all models, as metadata tells it."""
 
@@ -300,9 +303,9 @@ class ModelTable:
         if setting is None:
             known = self.names(methods)
             hint = did_you_mean(name[:100], known)
-            raise Problem(
-                404, "model_not_found", f"there is no model {name[:100]!r}{hint}; there are: {', '.join(known)}"
-            )
+            more = f" and {len(known) - MOST_TOLD} more" if len(known) > MOST_TOLD else ""
+            told = f"{', '.join(known[:MOST_TOLD])}{more}"
+            raise Problem(404, "model_not_found", f"there is no model {name[:100]!r}{hint}; there are: {told}")
         if version and version != VERSION:
             raise Problem(404, "model_not_found", f"the model {name} has no version {version[:20]!r}, but {VERSION}")
         info = methods.get(setting.method)
@@ -310,6 +313,11 @@ class ModelTable:
             hint = did_you_mean(setting.method, methods)
             why = f"the model {name} is not ready: there is no method {setting.method!r}{hint}"
             raise Problem(503, NOT_READY, why)
+        if name in methods and name != setting.method:
+            why = (
+                f"the model {name} has the name of another method than its own, {setting.method}; give it another name"
+            )
+            raise Problem(400, DOES_NOT_FIT, why)
         why = _why_not(info.schema) if name not in self._settings else ""
         if why:
             raise Problem(404, "model_not_found", f"{name} is a method, but no model: {why}")

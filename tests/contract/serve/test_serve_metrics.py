@@ -94,7 +94,7 @@ def pool_names(text: str) -> set[str]:
     """Return the names of a pool's metrics that have samples."""
     families = parser.text_string_to_metric_families if text.endswith("# EOF\n") else prometheus
     names = {sample.name for family in families(text) for sample in family.samples}
-    return {name for name in names if not name.startswith("atomr_mp_http_") and not name.endswith("_created")}
+    return {name for name in names if not name.startswith(("atomr_mp_http_", "nv_")) and not name.endswith("_created")}
 
 
 def test_the_server_has_all_that_the_pools_own_address_has() -> None:

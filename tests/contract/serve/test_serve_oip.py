@@ -305,6 +305,8 @@ def test_statistics_count_over_all_front_ends(server: Server, client: Any) -> No
     assert [each["batch_size"] for each in after["batch_stats"]] == [1]
     assert after["last_inference"] > before["last_inference"] or not before["inference_count"]
     assert ADD_SUB in {each["name"] for each in client.get_inference_statistics()["model_stats"]}
+    told = f'nv_inference_count{{model="{ADD_SUB}",version="1"}} {float(after["inference_count"])}'
+    assert told in server.ask("GET", "/metrics").body.decode().splitlines()
 
 
 def test_the_earlier_deadline_holds(server: Server) -> None:

@@ -78,9 +78,9 @@ class PlannedWorker(Worker):
         return self._ids
 
     def until_ended(self, peer: Peer, *ids: int) -> None:
-        """Take back what has ended until these requests are answered."""
+        """Go on until these requests are answered."""
         while not set(ids) <= set(outcomes(peer)):
-            self.take_back()
+            self.go_on()
 
     def array(self, peer: Peer, n: int) -> Any:
         """Return an array of a client."""

@@ -180,6 +180,12 @@ class Worker:
         assert self.woken.wait(DEADLINE_S), "nothing has ended"
         self.dispatcher.take_back()
 
+    def go_on(self) -> None:
+        """Wait for something to end on a stream, take it back, and start what has waited for its room."""
+        self.take_back()
+        while self.dispatcher.work():
+            pass
+
     def close(self) -> None:
         """Close what it has of descriptors, and end its threads."""
         self._on_threads.close()

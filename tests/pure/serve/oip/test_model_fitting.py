@@ -161,6 +161,21 @@ def test_a_missing_method_may_come_and_a_wrong_description_stays() -> None:
     assert caught.value.status == 404
 
 
+def test_a_model_has_no_other_methods_name() -> None:
+    """Whoever asks that method by its own name would reach another one."""
+    setting = checks.check("f", "A.one", ModelSetting(method="A.real"), "")
+    with pytest.raises(Problem, match=r"the name of another method than its own, A\.real") as caught:
+        ModelTable({"A.one": setting}).find("A.one", "", METHODS)
+    assert caught.value.code == DOES_NOT_FIT
+
+
+def test_an_unknown_name_is_answered_with_a_few_of_many_models() -> None:
+    """The text stays short, however many there are."""
+    methods = {f"A.m{number:03}": METHODS["A.one"] for number in range(500)}
+    with pytest.raises(Problem, match=r"there are: A\.m000, .*, A\.m019 and 480 more$"):
+        ModelTable({}).find("B.other", "", methods)
+
+
 def test_a_reload_is_looked_at_again() -> None:
     """Each generation of a method is judged by itself."""
     table = ModelTable({"m": setting("A.m", inputs={"x": Input(datatype="FP32")})})
