@@ -73,6 +73,8 @@ def read(text: bytes, most_containers: int) -> Any:
 def of_raw(model: Model, version: str, body: bytes) -> InferRequest:
     """Return the request of a body that is the data of a model's only input; its shape follows from its length.
 
+    BYTES are one element, which is the body as it is.
+
     Raises:
         InvalidRequest: The model has several inputs, or no shape follows.
     """
@@ -81,13 +83,16 @@ def of_raw(model: Model, version: str, body: bytes) -> InferRequest:
             f"a body without JSON is the only input of a model, and {model.name} has {len(model.inputs)}"
         )
     (info,) = model.inputs.values()
-    if info.datatype == datatypes.BYTES:
-        count = len(datatypes.unpack(memoryview(body), tensors.MOST_TEXTS))
-    else:
-        count = len(body) // tensors.element_bytes(info.datatype)
     shape = list(info.told_shape)
     if model.setting.max_batch_size:
         shape[0] = 1
+    if info.datatype == datatypes.BYTES:
+        if any(length != 1 for length in shape) or len(body) >= 2**32:
+            raise errors.InvalidRequest(f"input {info.name!r} is not one element of BYTES, so it needs JSON")
+        body = datatypes.pack([body])
+        count = 1
+    else:
+        count = len(body) // tensors.element_bytes(info.datatype)
     known = 1
     for length in shape:
         known *= 1 if length < 0 else length
