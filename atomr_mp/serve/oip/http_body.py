@@ -10,7 +10,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.serve.oip import datatypes, tensors
 from atomr_mp.serve.oip.models import Model
-from atomr_mp.serve.oip.requests import AskedOutput, InferAnswer, InferRequest, Parameters
+from atomr_mp.serve.oip.requests import AskedOutput, InferAnswer, InferRequest, Parameters, check_reserved
 from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.values.bodies import from_json
 from atomr_mp.serve.values.results import MOST_ELEMENTS
@@ -40,6 +40,7 @@ def decode(name: str, version: str, body: bytes, json_bytes: int, most_container
     if not isinstance(given, dict):
         raise errors.InvalidRequest("the body is a JSON object with `inputs`")
     parameters = _parameters("the request", given.get("parameters"))
+    check_reserved(parameters)
     inputs = given.get("inputs")
     if not isinstance(inputs, list) or not inputs:
         raise errors.InvalidRequest("`inputs` is a list of at least one tensor")
@@ -72,6 +73,8 @@ def read(text: bytes, most_containers: int) -> Any:
 def of_raw(model: Model, version: str, body: bytes) -> InferRequest:
     """Return the request of a body that is the data of a model's only input; its shape follows from its length.
 
+    BYTES are one element, which is the body as it is.
+
     Raises:
         InvalidRequest: The model has several inputs, or no shape follows.
     """
@@ -80,13 +83,16 @@ def of_raw(model: Model, version: str, body: bytes) -> InferRequest:
             f"a body without JSON is the only input of a model, and {model.name} has {len(model.inputs)}"
         )
     (info,) = model.inputs.values()
-    if info.datatype == datatypes.BYTES:
-        count = len(datatypes.unpack(memoryview(body), tensors.MOST_TEXTS))
-    else:
-        count = len(body) // tensors.element_bytes(info.datatype)
     shape = list(info.told_shape)
     if model.setting.max_batch_size:
         shape[0] = 1
+    if info.datatype == datatypes.BYTES:
+        if any(length != 1 for length in shape) or len(body) >= 2**32:
+            raise errors.InvalidRequest(f"input {info.name!r} is not one element of BYTES, so it needs JSON")
+        body = datatypes.pack([body])
+        count = 1
+    else:
+        count = len(body) // tensors.element_bytes(info.datatype)
     known = 1
     for length in shape:
         known *= 1 if length < 0 else length

@@ -15,7 +15,7 @@ from atomr_mp.serve.http.events import OpenHttpStreams
 from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.oip.classification import classes_of
 from atomr_mp.serve.oip.models import UNFIT, VERSION, Model, ModelTable
-from atomr_mp.serve.oip.requests import AskedOutput, InferAnswer, InferRequest
+from atomr_mp.serve.oip.requests import EMPTY_FINAL, AskedOutput, InferAnswer, InferRequest
 from atomr_mp.serve.oip.statistics import ModelStatistics, Phases
 from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.pool_calls import PoolCalls
@@ -40,9 +40,6 @@ EXTENSIONS: Final = (
 
 TOP_PRIORITY: Final = 7
 LEAST_PRIORITY: Final = -8
-
-EMPTY_FINAL: Final = "triton_enable_empty_final_response"
-"""The parameter with which a request asks for an answer without outputs behind the parts of its stream."""
 
 RESERVED: Final = frozenset({"priority", "timeout", "binary_data_output", EMPTY_FINAL})
 """Parameters of the protocol itself."""

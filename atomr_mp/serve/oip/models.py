@@ -25,6 +25,9 @@ from atomr_mp.serve.values.schemas import decode
 VERSION: Final = "1"
 """The only version that a model has."""
 
+UNKNOWN: Final = "Request for unknown model"
+"""Begins the text of the error for a missing model or version, by which Triton's clients know it."""
+
 NOT_READY: Final = "model_not_ready"
 
 DOES_NOT_FIT: Final = "model_unfit"
@@ -305,9 +308,10 @@ class ModelTable:
             hint = did_you_mean(name[:100], known)
             more = f" and {len(known) - MOST_TOLD} more" if len(known) > MOST_TOLD else ""
             told = f"{', '.join(known[:MOST_TOLD])}{more}"
-            raise Problem(404, "model_not_found", f"there is no model {name[:100]!r}{hint}; there are: {told}")
+            raise Problem(404, "model_not_found", f"{UNKNOWN}: {name[:100]!r} is not found{hint}; there are: {told}")
         if version and version != VERSION:
-            raise Problem(404, "model_not_found", f"the model {name} has no version {version[:20]!r}, but {VERSION}")
+            why = f"{UNKNOWN}: {name!r} version {version[:20]} is not found, but {VERSION} is"
+            raise Problem(404, "model_not_found", why)
         info = methods.get(setting.method)
         if info is None:
             hint = did_you_mean(setting.method, methods)

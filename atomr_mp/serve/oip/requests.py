@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from atomr_mp import errors
 from atomr_mp.serve.oip.tensors import NamedTensor
 
 ParameterValue = bool | int | float | str
 """The value of a parameter."""
 
 Parameters = Mapping[str, ParameterValue]
+
+EMPTY_FINAL: Final = "triton_enable_empty_final_response"
+"""The parameter with which a request asks for an answer without outputs behind the parts of its stream."""
+
+RESERVED_PREFIX: Final = "triton_"
+"""Begins parameters that clients may not make up."""
 
 
 class AskedOutput(NamedTuple):
@@ -45,3 +52,20 @@ class InferAnswer(NamedTuple):
     parameters: Parameters
     outputs: Sequence[NamedTensor]
     """In the model's order."""
+
+
+def check_reserved(parameters: Parameters) -> None:
+    """Check the parameters of a request whose names are the protocol's.
+
+    Raises:
+        InvalidRequest: One is not known, or is no true or false.
+    """
+    for name, value in parameters.items():
+        if not name.startswith(RESERVED_PREFIX):
+            continue
+        if name != EMPTY_FINAL:
+            raise errors.InvalidRequest(
+                f"there is no parameter {name[:100]!r}; of names in {RESERVED_PREFIX} there is only {EMPTY_FINAL}"
+            )
+        if not isinstance(value, bool):
+            raise errors.InvalidRequest(f"the parameter {EMPTY_FINAL} is true or false")

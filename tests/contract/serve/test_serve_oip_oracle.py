@@ -19,48 +19,14 @@ import pytest
 from atomr_mp.serve.application import Application
 from atomr_mp.serve.http.access import Access, Tokens
 from atomr_mp.serve.http.cors import Cors
-from atomr_mp.serve.oip.settings import InputSetting, ModelSetting, OutputSetting
+from atomr_mp.serve.oip.model_config import files
 from atomr_mp.serve.source import GivenPool
 from tests.support import ACTORS, Ledger, in_loop
+from tests.triton_cases import MODELS
 
 LIKE_TRITON: Final = f"{ACTORS}/like_triton.py:LikeTriton"
 
 CASES: Final[list[dict[str, Any]]] = json.loads((ACTORS.parent / "cases" / "triton_answers.json").read_text())
-
-TYPES: Final = (
-    *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64"),
-    "BYTES",
-)
-
-LABELS: Final = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-
-
-def same(method: str, shape: tuple[int, ...], rows: int = 0, labels: tuple[str, ...] = ()) -> ModelSetting:
-    """Return a model that returns its input."""
-    return ModelSetting(
-        method=f"LikeTriton.{method}",
-        max_batch_size=rows,
-        inputs={"IN_X": InputSetting(shape=shape, parameter="x")},
-        outputs={"OUT_X": OutputSetting(shape=shape, key="output", labels=labels)},
-    )
-
-
-MODELS: Final = {
-    "add_sub": ModelSetting(
-        method="LikeTriton.add_sub",
-        max_batch_size=8,
-        inputs={f"INPUT{at}": InputSetting(shape=(16,), parameter=name) for at, name in enumerate("ab")},
-        outputs={f"OUTPUT{at}": OutputSetting(shape=(16,), datatype="INT32") for at in range(2)},
-    ),
-    "types": ModelSetting(
-        method="LikeTriton.types",
-        inputs={f"IN_{each}": InputSetting(shape=(-1,), parameter=f"in_{each.lower()}") for each in TYPES},
-        outputs={f"OUT_{each}": OutputSetting(shape=(-1,), datatype=each) for each in TYPES},
-    ),
-    "nd": same("same", (-1, -1)),
-    "classify": same("same", (10,), 4, LABELS),
-    "classify_nolabel": same("same_int32", (4,)),
-}
 
 MORE_EXACT: Final = "our status says more, or less than 500 of a client's mistake"
 STRICT: Final = "Triton reads it in another way than it was written, or not at all"
@@ -143,7 +109,7 @@ def differences() -> dict[str, str]:
     async def ask_all() -> None:
         access = Access(Tokens([]), None, Cors([], has_tokens=False))
         with Ledger() as ledger, ledger.start(LIKE_TRITON, gpus=1) as pool:
-            application = Application(GivenPool(pool), access, models=MODELS)
+            application = Application(GivenPool(pool), access, models=files.read([MODELS]).models)
             transport = httpx.ASGITransport(app=application)
             async with httpx.AsyncClient(transport=transport, base_url="http://oracle") as client:
                 for case in CASES:

@@ -19,6 +19,7 @@ from atomr_mp.serve.oip import coding, datatypes, generate, http_body, tensors
 from atomr_mp.serve.oip.datatypes import NAMES
 from atomr_mp.serve.oip.models import ModelTable
 from atomr_mp.serve.oip.requests import AskedOutput, InferAnswer, InferRequest
+from atomr_mp.serve.oip.settings import InputSetting, ModelSetting
 from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.problems import Problem
 
@@ -266,12 +267,12 @@ def test_a_method_is_a_model_if_its_needed_parameters_are_tensors() -> None:
         "A.object": "other",
         "A.untyped": "element type",
         "A.nothing": "no tensor",
-        "B.x": "no model",
+        "B.x": "^Request for unknown model: 'B.x' is not found",
     }.items():
         with pytest.raises(Problem, match=words) as found:
             table.find(name, "", methods)
         assert found.value.status == 404
-    with pytest.raises(Problem, match="no version '2'"):
+    with pytest.raises(Problem, match="^Request for unknown model: 'A.good' version 2 is not found"):
         table.find("A.good", "2", methods)
 
 
@@ -285,3 +286,30 @@ def test_any_value_is_a_generation_or_refused(value: Any) -> None:
     except errors.InvalidRequest:
         return
     assert {each.name for each in found.inputs} == value.keys() & {"x", "n"}
+
+
+def test_parameters_that_begin_as_the_protocol_s_are_its_own() -> None:
+    """Over HTTP as over gRPC, a client does not make them up."""
+    body = {"inputs": [{"name": "x", "datatype": "INT8", "shape": [1], "data": [1]}]}
+    for parameters, why in (
+        ({"triton_x": 1}, "there is no parameter 'triton_x'"),
+        ({"triton_enable_empty_final_response": 1}, "is true or false"),
+    ):
+        text = json.dumps(body | {"parameters": parameters}).encode()
+        with pytest.raises(errors.InvalidRequest, match=why):
+            http_body.decode("m", "", text, len(text), 1000)
+
+
+def test_a_body_without_json_is_one_element_of_bytes() -> None:
+    """As it is; a model whose input has no single element needs JSON, as with Triton."""
+    described = {
+        name: ModelSetting(method="A.run", inputs={"x": InputSetting(shape=shape)})
+        for name, shape in (("one", (1,)), ("open", (-1,)), ("two", (2,)))
+    }
+    methods = {"A.run": method({"x": {"type": "array", "items": {"type": "string"}}})}
+    table = ModelTable(described)
+    request = http_body.of_raw(table.find("one", "", methods), "", b"\x07ab")
+    assert request.inputs == [NamedTensor("x", "BYTES", (1,), [b"\x07ab"])]
+    for name in ("open", "two"):
+        with pytest.raises(errors.InvalidRequest, match="needs JSON"):
+            http_body.of_raw(table.find(name, "", methods), "", b"ab")

@@ -14,15 +14,21 @@ from atomr_mp.client.reply import set_done
 from atomr_mp.serve.oip.grpc import requests
 from atomr_mp.serve.oip.grpc.call import GrpcCall, details_of, status_of
 from atomr_mp.serve.oip.grpc.frame import LEFT, CallFrame, Grounds, internal, left_s
-from atomr_mp.serve.oip.inference import EMPTY_FINAL, answer_of
+from atomr_mp.serve.oip.inference import answer_of
 from atomr_mp.serve.oip.models import Model
-from atomr_mp.serve.oip.requests import InferRequest
+from atomr_mp.serve.oip.requests import EMPTY_FINAL, InferRequest
 from atomr_mp.serve.oip.statistics import Phases
 from atomr_mp.serve.problems import ClientLeft, Problem, retry_after
 from atomr_mp.serve.served_stream import ServedStream
 
 MOST_AT_ONCE: Final = 64
 """Most requests of one stream that are answered at a time; further ones are read when one of these is over."""
+
+NO_TIME_S: Final = 0.05
+"""A call that meets its deadline with less than this left of the stream's met the stream's, which ends the stream."""
+
+ENDS_BY_ERROR: Final = "triton_grpc_error"
+"""The metadata with which a client asks that the first error of a call ends the stream, as its status."""
 
 NONE: Final = InferRequest("", "", "", {}, (), ())
 """Stands for a request that could not be read."""
@@ -49,7 +55,8 @@ class InferenceStream:
         self._turn: Final = asyncio.Lock()
         """Held while an answer is sent: gRPC sends one at a time."""
         self._tasks: Final[set[asyncio.Task[None]]] = set()
-        self._why: Problem | None = None
+        self._ends_by_error: Final = served.metadata.get(ENDS_BY_ERROR) == "true"
+        self._why: Problem | errors.AtomrError | None = None
         """Why it ends before its client has ended it."""
         loop = asyncio.get_running_loop()
         self._ending: Final[asyncio.Future[None]] = loop.create_future()
@@ -62,6 +69,7 @@ class InferenceStream:
 
         Raises:
             Problem: 429 or 503, no further stream is opened; else why this one ends before.
+            AtomrError: A call has ended with this error, and the client has asked that it ends the stream.
             ClientLeft: The client has left.
         """
         streams = self._grounds.streams
@@ -92,9 +100,14 @@ class InferenceStream:
             self._why = Problem(
                 503, why.code, "the server ends, and reads no further request", headers=(retry_after(0),)
             )
+            set_done(self._ending)
         else:
-            self._why = why
-            set_done(self._cut)
+            self._end(why)
+
+    def _end(self, why: Problem | errors.AtomrError) -> None:
+        """End it with an error, without the answers to what runs."""
+        self._why = self._why or why
+        set_done(self._cut)
         set_done(self._ending)
 
     async def _read(self) -> None:
@@ -122,7 +135,10 @@ class InferenceStream:
                 self._unsent.check()
                 self._grounds.budget.hold(len(data))
                 try:
-                    request = requests.decode(data)
+                    message = requests.message_of(data)
+                    request = requests.head_of(message)
+                    request = requests.request_of(message)
+                    del message  # its tensors may be large, and the call long
                     await self._answer(served, request)
                 finally:
                     self._grounds.budget.let_go(len(data))
@@ -135,13 +151,10 @@ class InferenceStream:
 
     async def _answer(self, served: GrpcCall, request: InferRequest) -> None:
         inference = self._inference
-        wants_end = request.parameters.get(EMPTY_FINAL, False)
-        if not isinstance(wants_end, bool):
-            raise errors.InvalidRequest(f"the parameter {EMPTY_FINAL} is true or false")
         model = inference.model(request.model, request.version)
         if model.info.streams:
             await self._answer_in_parts(served, model, request)
-            if wants_end:
+            if request.parameters.get(EMPTY_FINAL):
                 await self._send(served, requests.encode_end(model.name, request.id))
             return
         answer = await inference.infer(served, request, deadline_s=left_s(self._context), headers=served.metadata)
@@ -171,6 +184,14 @@ class InferenceStream:
     async def _fail(self, served: GrpcCall, request: InferRequest, error: errors.AtomrError | Problem) -> None:
         served.failed(error)
         served.status = status_of(error, sent=served.sent)
+        if self._ends_by_error and served.sent:
+            self._end(error)
+            return
+        left = self._context.time_remaining()
+        if isinstance(error, errors.DeadlineExceeded) and left is not None and left < NO_TIME_S:
+            await asyncio.sleep(max(left, 0.0))  # so that other calls have all of the time
+            self._end(Problem(504, error.code, str(error), maybe_executed=True))
+            return
         await self._send(served, requests.encode_end(request.model, request.id, details_of(error)))
 
     async def _send(self, served: GrpcCall, message: bytes) -> None:

@@ -12,7 +12,14 @@ from atomr_mp.serve.oip import datatypes, tensors
 from atomr_mp.serve.oip.datatypes import ONLY_RAW
 from atomr_mp.serve.oip.grpc.messages import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 from atomr_mp.serve.oip.http_body import MOST_PARAMETERS
-from atomr_mp.serve.oip.requests import AskedOutput, InferAnswer, InferRequest, Parameters, ParameterValue
+from atomr_mp.serve.oip.requests import (
+    AskedOutput,
+    InferAnswer,
+    InferRequest,
+    Parameters,
+    ParameterValue,
+    check_reserved,
+)
 from atomr_mp.serve.oip.tensors import NamedTensor
 
 FINAL: Final = "triton_final_response"
@@ -42,6 +49,9 @@ CONTENTS: Final = {
 }
 """The field of typed contents by datatype."""
 
+MOST_VERSION_DIGITS: Final = 18
+"""Most digits of a version, which is a signed number of 64 bits."""
+
 _NESTED: Final[dict[int, Any]] = {4: {}, 5: {4: {}}, 6: {2: {}}}
 """Numbers of the repeated messages in a request, and of those in them."""
 
@@ -52,9 +62,32 @@ def decode(data: bytes) -> InferRequest:
     Raises:
         InvalidRequest: The bytes are none, or what they ask for is no request.
     """
+    return request_of(message_of(data))
+
+
+def message_of(data: bytes) -> Any:
+    """Return a ModelInferRequest.
+
+    Raises:
+        InvalidRequest: The bytes are none, or it has too many fields.
+    """
     if len(data) > SMALL_BYTES:
         _check_fields(memoryview(data), _NESTED, MOST_FIELDS)
-    message = parsed(ModelInferRequest, data)
+    return parsed(ModelInferRequest, data)
+
+
+def head_of(message: Any) -> InferRequest:
+    """Return the model, the version and the id of a ModelInferRequest, as a request without tensors."""
+    return InferRequest(message.model_name, message.model_version, message.id, {}, (), ())
+
+
+def request_of(message: Any) -> InferRequest:
+    """Return the request of a ModelInferRequest.
+
+    Raises:
+        InvalidRequest: It asks for what is no request.
+    """
+    check_version(message.model_version)
     raw = message.raw_input_contents
     inputs = message.inputs
     if len(raw) > 0:
@@ -65,14 +98,21 @@ def decode(data: bytes) -> InferRequest:
         found = [_of_raw(each, content) for each, content in zip(inputs, raw, strict=True)]
     else:
         found = _of_contents(inputs)
-    return InferRequest(
-        message.model_name,
-        message.model_version,
-        message.id,
-        _parameters("the request", message.parameters),
-        found,
-        [_asked(each) for each in message.outputs],
+    parameters = _parameters("the request", message.parameters)
+    check_reserved(parameters)
+    return head_of(message)._replace(
+        parameters=parameters, inputs=found, outputs=[_asked(each) for each in message.outputs]
     )
+
+
+def check_version(version: str) -> None:
+    """Check that a version is empty or a whole number, as those of models are.
+
+    Raises:
+        InvalidRequest: It is something else.
+    """
+    if version and not (version.isascii() and version.isdigit() and len(version) <= MOST_VERSION_DIGITS):
+        raise errors.InvalidRequest(f"a version is a whole number, not {version[:20]!r}")
 
 
 def parsed(kind: Any, data: bytes) -> Any:

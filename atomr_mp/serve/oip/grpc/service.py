@@ -22,6 +22,7 @@ from atomr_mp.serve.oip.grpc.inference_stream import InferenceStream
 from atomr_mp.serve.oip.grpc.messages import HealthCheckRequest, HealthCheckResponse, message_class
 from atomr_mp.serve.oip.grpc.reflection import Reflection
 from atomr_mp.serve.oip.grpc.tables import HEALTH, INFERENCE, NOT_OFFERED, OLD_REFLECTION, REFLECTION, ProtoFile
+from atomr_mp.serve.oip.models import Model
 from atomr_mp.serve.problems import Problem
 
 HEALTH_EVERY_S: Final = 1.0
@@ -157,6 +158,7 @@ class GrpcService:
         return {"ready": (await self._inference.verdict()).ready}
 
     async def _model_ready(self, asked: Any) -> Facts:
+        requests.check_version(asked.version)
         try:
             verdict = await self._inference.verdict(asked.name, asked.version)
         except Problem:  # there is no such model, which Triton calls not ready
@@ -167,14 +169,19 @@ class GrpcService:
         return self._inference.metadata()
 
     async def _model_metadata(self, asked: Any) -> Facts:
-        return self._inference.model(asked.name, asked.version).metadata()
+        return self._model(asked).metadata()
 
     async def _config(self, asked: Any) -> Facts:
-        return {"config": config_of(self._inference.model(asked.name, asked.version))}
+        return {"config": config_of(self._model(asked))}
+
+    def _model(self, asked: Any) -> Model:
+        """Return the model of a request for what is known of it."""
+        requests.check_version(asked.version)
+        return self._inference.model(asked.name, asked.version)
 
     async def _statistics(self, asked: Any) -> Facts:
         inference = self._inference
-        names = [inference.model(asked.name, asked.version).name] if asked.name else inference.names()
+        names = [self._model(asked).name] if asked.name else inference.names()
         return {"model_stats": inference.statistics.told(names)}
 
     # --- health and reflection -------------------------------------------------------------------------------------

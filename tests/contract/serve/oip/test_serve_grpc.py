@@ -457,14 +457,29 @@ def test_an_error_in_a_stream_leaves_the_stream_open(server: Server) -> None:
         ]
         odd = message(COUNT, [tensor("upto", numbers(1))], id="odd")
         odd.parameters["triton_enable_empty_final_response"].string_param = "x"
-        asked = iter([*wrong, odd, message(ADD_SUB, pair(), id="good")])
+        short = message(ADD_SUB, pair(), id="short")
+        short.inputs[0].shape[0] = 3
+        asked = iter([*wrong, odd, short, message(ADD_SUB, pair(), id="good")])
         found = list(stub.ModelStreamInfer(asked, metadata=tuple(bearer(server).items()), timeout=DEADLINE_S))
     told = {each.infer_response.id: each.error_message for each in found if each.error_message}
-    assert sorted(told) == ["broken", "few", "none", "odd"]
+    assert sorted(told) == ["broken", "few", "none", "odd", "short"]
     assert "on purpose" in told["broken"]
     assert "'b'" in told["few"]
     good = {each.infer_response.id: len(each.infer_response.outputs) for each in found if not each.error_message}
     assert good == {"broken": 2, "good": 2}
+
+
+def test_an_error_ends_the_stream_of_a_client_that_asks_for_that(server: Server) -> None:
+    """With the error's code; what is refused before it runs leaves such a stream open, as Triton does."""
+    metadata = (*bearer(server).items(), ("triton_grpc_error", "true"))
+    with stub_of(server) as stub:
+        asked = [message("Inferred.none", pair(), id="none"), message("Inferred.fail", [tensor("x", np.array([1.0]))])]
+        found = stub.ModelStreamInfer(iter(asked), metadata=metadata, timeout=DEADLINE_S)
+        assert next(found).infer_response.id == "none"
+        with pytest.raises(grpc.RpcError):
+            next(found)
+        assert found.code() == grpc.StatusCode.INTERNAL
+        assert "on purpose" in found.details()
 
 
 def test_a_stream_that_its_client_leaves_is_closed_in_the_worker(ledger: Ledger, server: Server) -> None:
