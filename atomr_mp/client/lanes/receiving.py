@@ -125,7 +125,7 @@ class Receiver:
                         reply.kept = ()
                     if answer.leases:
                         reply.leases = releases.leases(answer.leases)
-                    reply.body = answer.body
+                    reply.body, reply.ran_ns = answer.body, answer.ran_ns
                     if answer.gpu_ns:
                         reply.gpu_ns = answer.gpu_ns
                     if answer.batch_rows:
@@ -214,7 +214,7 @@ class Receiver:
         if isinstance(reply, StreamReply) and reply.generation != _generation_of(link, former=former):
             releases.give_back(message.leases)  # the stream has gone on elsewhere
             return
-        reply.gpu_ns, reply.batch_rows = message.gpu_ns, message.batch_rows
+        reply.gpu_ns, reply.batch_rows, reply.ran_ns = message.gpu_ns, message.batch_rows, message.ran_ns
         error = None if message.error is None else message.error.error()
         failed: dict[int, errors.AtomrError] = {}
         if message.items:

@@ -148,7 +148,7 @@ class HttpFace:
                 await parts.result()
                 await exchange.end()
                 took_ns = time.monotonic_ns() - exchange.begun_ns
-                self._inference.statistics.answered(model.name, 1, Phases(0, took_ns, 0), 1)
+                self._inference.statistics.answered(model.name, 1, Phases(0, 0, took_ns, 0), 1)
             except (errors.AtomrError, Problem) as error:
                 self._inference.statistics.failed(model.name, time.monotonic_ns() - exchange.begun_ns)
                 if not exchange.status:

@@ -39,8 +39,10 @@ class Phases(NamedTuple):
 
     input_ns: int
     """From its coming to its call."""
+    queue_ns: int
+    """The call without its method's run: on the way, and waiting for others and for its batch."""
     infer_ns: int
-    """The call, with its wait in the worker."""
+    """The method's run."""
     output_ns: int
     """From the result to the answer's tensors."""
 
@@ -66,8 +68,8 @@ class ModelStatistics:
         """
         figures = self._figures
         figures.took(SUCCESS, model, "", sum(phases))
-        figures.took(QUEUE, model, "", 0)
-        for kind, ns in zip((INPUT, INFER, OUTPUT), phases, strict=True):
+        figures.took(QUEUE, model, "", phases.queue_ns)
+        for kind, ns in ((INPUT, phases.input_ns), (INFER, phases.infer_ns), (OUTPUT, phases.output_ns)):
             figures.took(kind, model, str(executed) if 0 < executed <= MOST_SIZES else "", ns)
         figures.count(ROWS, model, rows)
         figures.count(EXECUTIONS, model, executed > 0)

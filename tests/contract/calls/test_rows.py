@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, DEADLINE_S, Ledger, client_of, wait_generation
+from tests.support import ACTORS, DEADLINE_S, Ledger, client_of, settled, wait_generation
 
 ROWED = f"{ACTORS}/rowed.py:Rowed"
 
@@ -178,6 +179,44 @@ def test_late_and_cancelled_requests_are_left_out(ledger: Ledger, pool: atomr_mp
         assert first.result() == [[0]]
         assert one.result() == [[3, 3, 4, 4]] * 2 == two.result()
         assert isinstance(unwanted.exception(), errors.Cancelled)
+
+
+def test_a_client_that_leaves_takes_its_rows_along(ledger: Ledger, pool: atomr_mp.Pool) -> None:
+    """The batch has those of the others."""
+    with ledger.gate("leaves") as gate:
+        first = pool.call("Rowed.hold", gate.path, np.zeros(1, int))
+        gate.wait()
+        with atomr_mp.connect(run_dir=pool.run_dir) as leaving:
+            leaving.wait_ready()
+            gone = leaving.call("Rowed.hold", "", np.array([1, 1]))
+            been_read(leaving)
+        assert settled(lambda: pool.status().devices[0].queue_depth == 1), "the one that runs"
+        stays = pool.call("Rowed.hold", "", np.array([2, 2]))
+        been_read(pool)
+        gate.open()
+        assert first.result() == [[0]]
+        assert stays.result() == [[2, 2]] * 2
+        assert gone.exception() is not None
+
+
+def test_an_answer_tells_how_long_its_method_has_run(ledger: Ledger, pool: atomr_mp.Pool) -> None:
+    """Not how long it has waited for the one before, though it was taken ahead."""
+    with ledger.gate("runs") as gate:
+        first = pool.call("Rowed.hold", gate.path, np.zeros(1, int))
+        gate.wait()
+        held_ns = time.monotonic_ns()
+        behind = [pool.call("Rowed.hold", "", np.array([at])) for at in range(4)]
+        been_read(pool)
+        opened_ns = time.monotonic_ns()
+        gate.open()
+        first.result()
+        assert first.ran_ns >= opened_ns - held_ns
+        for each in behind:
+            each.result()
+            assert 0 < each.ran_ns <= time.monotonic_ns() - opened_ns
+    plain = pool.call("Rowed.alone", 1)
+    assert plain.result() == 1
+    assert plain.ran_ns > 0
 
 
 def test_a_map_sends_each_item_as_a_request(pool: atomr_mp.Pool) -> None:

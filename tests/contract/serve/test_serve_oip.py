@@ -316,6 +316,7 @@ def test_statistics_count_over_all_front_ends(server: Server, client: Any) -> No
     assert stats["success"]["count"] == after["execution_count"] == after["inference_count"]
     parts = sum(stats[each]["ns"] for each in ("queue", "compute_input", "compute_infer", "compute_output"))
     assert parts == stats["success"]["ns"]
+    assert all(stats[each]["ns"] > 0 for each in ("queue", "compute_input", "compute_infer"))
     assert [each["batch_size"] for each in after["batch_stats"]] == [1]
     assert after["last_inference"] > before["last_inference"] or not before["inference_count"]
     assert ADD_SUB in {each["name"] for each in client.get_inference_statistics()["model_stats"]}

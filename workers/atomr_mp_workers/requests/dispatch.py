@@ -818,13 +818,11 @@ class Dispatcher:
                 request.error, request.encoded = error, None
             elif isinstance(request, ItemsSlice):
                 self._envelope.explain_items(request)
-            peer = request.peer
+            peer, request.called_ns = request.peer, run.called_ns
             try:
                 self._envelope.complete(request)
             except FatalError as ends:  # raised after the others, which have been done
                 fatal = ends
-            if request.batch_rows:
-                self._envelope.answers.tell_rows(request)
             if len(peer.replies) >= FLUSH_REPLIES or peer.reply_bytes > FLUSH_BYTES:
                 self._flush()
         run.arguments = ()
