@@ -239,7 +239,7 @@ class Application:
             hint = did_you_mean(path, self._routes.paths)
             raise Problem(404, "not_found", f"there is nothing at {path[:200]}{hint}; /docs shows what there is")
         route, exchange.values = found
-        if exchange.method != route.method and not (exchange.method == "HEAD" and route.method == "GET"):
+        if route.method not in {"", "GET" if exchange.method == "HEAD" else exchange.method}:
             allowed = "GET, HEAD" if route.method == "GET" else route.method
             raise Problem(
                 405,

@@ -22,6 +22,7 @@ class Route(NamedTuple):
     name: str
     """Name of the route in metrics."""
     method: str
+    """HTTP's; empty for any."""
     handler: Handler
     needs_token: bool = True
 

@@ -9,14 +9,16 @@ from typing import Any, Final
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol.words import shown
 from atomr_mp.serve.calls import seconds
 from atomr_mp.serve.http import events
 from atomr_mp.serve.http.exchange import JSON, Exchange
-from atomr_mp.serve.http.routes import Route, RouteGroup
+from atomr_mp.serve.http.routes import Handler, Route, RouteGroup
 from atomr_mp.serve.oip import coding, generate, http_body, refusals
 from atomr_mp.serve.oip.config import config_of
 from atomr_mp.serve.oip.inference import Inference, answer_of
 from atomr_mp.serve.oip.models import Model
+from atomr_mp.serve.oip.not_offered import PATHS, problem_of
 from atomr_mp.serve.oip.requests import InferAnswer, InferRequest
 from atomr_mp.serve.oip.statistics import Phases
 from atomr_mp.serve.problems import Header, Problem, retry_after
@@ -50,6 +52,8 @@ class HttpFace:
             "/v2/health/live": self._get(self._live, needs_token=False),
             "/v2/health/ready": self._get(self._ready, needs_token=False),
             "/v2/models/stats": self._get(self._all_statistics),
+            "/v2/repository/index": Route("oip", "POST", self._index),
+            **{path: Route("oip", "", _refuse(name)) for path, name in PATHS.items()},
         }
         for path in ("/v2/models/{}", "/v2/models/{}/versions/{}"):
             routes |= {
@@ -96,6 +100,15 @@ class HttpFace:
     async def _all_statistics(self, exchange: Exchange) -> None:
         told = self._inference.statistics.told(self._inference.names())
         await exchange.answer(200, _encode({"model_stats": told}))
+
+    async def _index(self, exchange: Exchange) -> None:
+        limits = exchange.limits
+        body = await exchange.body(limits.json_bytes)
+        asked = http_body.read(body, limits.json_containers) if body else {}
+        only_ready = asked.get("ready", False) if isinstance(asked, dict) else asked
+        if not isinstance(only_ready, bool):
+            raise errors.InvalidRequest(f'a request is {{"ready": true}} or {{"ready": false}}, not {shown(asked)}')
+        await exchange.answer(200, _encode(await self._inference.index(only_ready=only_ready)))
 
     async def _infer(self, exchange: Exchange) -> None:
         name, version = _model_of(exchange)
@@ -165,6 +178,15 @@ class HttpFace:
         body = await exchange.body(limits.json_bytes)
         request = generate.request_of(model, version, http_body.read(body, limits.json_containers))
         return model, request, deadline_s, _headers(exchange, model)
+
+
+def _refuse(name: str) -> Handler:
+    """Return a handler that refuses a call."""
+
+    async def refuse(_exchange: Exchange) -> None:
+        raise problem_of(name)
+
+    return refuse
 
 
 async def _send(exchange: Exchange, request: InferRequest, answer: InferAnswer, accepted: bytes) -> None:

@@ -127,6 +127,22 @@ class Inference:
                 raise
             return HealthVerdict(ready=False, reason=problem.message, code=problem.code)
 
+    async def index(self, *, only_ready: bool) -> list[dict[str, str]]:
+        """Return the models with their states, as the protocol's extension of repositories has them.
+
+        Args:
+            only_ready: Whether to leave out those that are not ready.
+        """
+        found: list[dict[str, str]] = []
+        for name in self.names():
+            verdict = await self.verdict(name)
+            if verdict.ready:
+                found.append({"name": name, "version": VERSION, "state": "READY"})
+            elif not only_ready:
+                why = {"state": "UNAVAILABLE", "reason": verdict.reason}
+                found.append({"name": name, "version": VERSION, **why})
+        return found
+
     def options(self, model: Model, request: InferRequest, deadline_s: float | None) -> CallOptions:
         """Return how the call for a request is made.
 

@@ -236,7 +236,12 @@ def test_bad_requests_are_refused_in_words(server: Server, name: str) -> None:
         (f"/v2/models/{ADD_SUB}/versions/1", 200),
         (f"/v2/models/{ADD_SUB}/nothing", 404),
         (f"/v2/models/{ADD_SUB}/infer", 405),
-        ("/v2/repository/index", 404),
+        ("/v2/repository/index", 405),
+        ("/v2/systemsharedmemory/status", 501),
+        ("/v2/cudasharedmemory/region/r/register", 501),
+        ("/v2/repository/models/m/load", 501),
+        ("/v2/trace/setting", 501),
+        ("/v2/logging", 501),
         ("/v2/nothing", 404),
         ("/v2/models/stats", 200),
     ],
@@ -260,6 +265,19 @@ def test_health_is_told_by_a_body_too(server: Server, path: str, body: dict[str,
     """KServe's client reads it; Triton's looks at the status alone."""
     answer = server.ask("GET", f"/v2/{path}")
     assert (answer.status, answer.json()) == (200, body)
+
+
+def test_the_index_has_all_models_with_their_states(server: Server, client: Any) -> None:
+    """A body may ask for those that are ready."""
+    found = client.get_model_repository_index()
+    assert {"name": ADD_SUB, "version": "1", "state": "READY"} in found
+    assert [each["name"] for each in found] == sorted(each["name"] for each in found)
+    ready = server.ask("POST", "/v2/repository/index", b'{"ready": true}').json()
+    assert ready == [each for each in found if each["state"] == "READY"]
+    for wrong in (b'{"ready": 1}', b"[]", b"{"):
+        assert server.ask("POST", "/v2/repository/index", wrong).status == 400
+    refused = server.ask("POST", f"/v2/repository/models/{ADD_SUB}/unload")
+    assert (refused.status, refused.json()["error"].split(":")[0]) == (501, "RepositoryModelUnload is not offered")
 
 
 def test_raw_data_is_read_by_the_length_of_the_json(server: Server) -> None:

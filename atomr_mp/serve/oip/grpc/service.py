@@ -21,8 +21,9 @@ from atomr_mp.serve.oip.grpc.frame import CallFrame, Grounds, left_s
 from atomr_mp.serve.oip.grpc.inference_stream import InferenceStream
 from atomr_mp.serve.oip.grpc.messages import HealthCheckRequest, HealthCheckResponse, message_class
 from atomr_mp.serve.oip.grpc.reflection import Reflection
-from atomr_mp.serve.oip.grpc.tables import HEALTH, INFERENCE, NOT_OFFERED, OLD_REFLECTION, REFLECTION, ProtoFile
+from atomr_mp.serve.oip.grpc.tables import HEALTH, INFERENCE, OLD_REFLECTION, REFLECTION, ProtoFile
 from atomr_mp.serve.oip.models import Model
+from atomr_mp.serve.oip.not_offered import NOT_OFFERED, problem_of
 from atomr_mp.serve.problems import Problem
 
 HEALTH_EVERY_S: Final = 1.0
@@ -57,6 +58,7 @@ class GrpcService:
             "ModelMetadata": self._model_metadata,
             "ModelConfig": self._config,
             "ModelStatistics": self._statistics,
+            "RepositoryIndex": self._index,
         }
         for name, answer in told.items():
             self._tell(INFERENCE, name, answer)
@@ -67,10 +69,9 @@ class GrpcService:
         for file in (REFLECTION, OLD_REFLECTION):
             reflect = functools.partial(self._reflect, Reflection(file))
             self._add(file, file.rpcs[0].name, grpc.stream_stream_rpc_method_handler, reflect)
-        for name, why in NOT_OFFERED.items():
-            problem = Problem(501, "not_offered", f"{name} is not offered: {why}")
+        for name in NOT_OFFERED:
             path = f"/{INFERENCE.service_name}/{name}"
-            self._handlers[path] = self._refusing(path, problem)
+            self._handlers[path] = self._refusing(path, problem_of(name))
 
     def cut(self) -> None:
         """End the calls that run: the server has waited long enough."""
@@ -183,6 +184,11 @@ class GrpcService:
         inference = self._inference
         names = [self._model(asked).name] if asked.name else inference.names()
         return {"model_stats": inference.statistics.told(names)}
+
+    async def _index(self, asked: Any) -> Facts:
+        if asked.repository_name:
+            raise Problem(501, "not_offered", "there is one repository, which has no name: leave out repository_name")
+        return {"models": await self._inference.index(only_ready=asked.ready)}
 
     # --- health and reflection -------------------------------------------------------------------------------------
 

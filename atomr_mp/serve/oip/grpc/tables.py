@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from atomr_mp.serve.oip.model_config import messages as model_config
+from atomr_mp.serve.oip.not_offered import NOT_OFFERED
 
 
 class Rpc(NamedTuple):
@@ -43,23 +44,9 @@ class ProtoFile(NamedTuple):
 
 OFFERED: Final = (
     "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer", "ModelStreamInfer",
-    "ModelConfig", "ModelStatistics",
+    "ModelConfig", "ModelStatistics", "RepositoryIndex",
 )  # fmt: skip
 """The calls that are answered."""
-
-NOT_OFFERED: Final = {
-    "RepositoryIndex": "models are methods of the pool's actors",
-    "RepositoryModelLoad": "models are methods of the pool's actors; `atomr-mp reload` loads their code again",
-    "RepositoryModelUnload": "models are methods of the pool's actors, which are there as long as the pool",
-    **{
-        f"{kind}SharedMemory{verb}": "shared memory is not offered here; send tensors as raw contents"
-        for kind in ("System", "Cuda")
-        for verb in ("Status", "Register", "Unregister")
-    },
-    "TraceSetting": "traces have no settings here",
-    "LogSettings": "the log has no settings here beyond the options of `atomr-mp serve`",
-}
-"""Why the others are not."""
 
 INFERENCE: Final = ProtoFile(
     "grpc_service.proto",

@@ -310,11 +310,18 @@ def test_what_is_wrong_has_a_status_and_words(
     assert not notes(ledger, tag)
 
 
+def test_the_index_has_all_models(server: Server, client: triton.InferenceServerClient) -> None:
+    """Each with its version and its state."""
+    found = client.get_model_repository_index(headers=bearer(server)).models
+    assert ("Inferred.scores", "1", "READY", "") in [
+        (each.name, each.version, each.state, each.reason) for each in found
+    ]
+
+
 def test_what_is_not_offered_says_why(server: Server, client: triton.InferenceServerClient) -> None:
     """Calls of Triton's that have no meaning here."""
     headers = bearer(server)
     calls: list[Callable[[], Any]] = [
-        lambda: client.get_model_repository_index(headers=headers),
         lambda: client.load_model("m", headers=headers),
         lambda: client.unload_model("m", headers=headers),
         lambda: client.get_system_shared_memory_status(headers=headers),

@@ -14,7 +14,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from atomr_mp.serve.oip.grpc import messages
-from atomr_mp.serve.oip.grpc.tables import FILES, HEALTH, INFERENCE, NOT_OFFERED, OFFERED, OLD_REFLECTION
+from atomr_mp.serve.oip.grpc.tables import FILES, HEALTH, INFERENCE, OFFERED, OLD_REFLECTION
+from atomr_mp.serve.oip.not_offered import NOT_OFFERED
 
 LOADED = (health_pb2, reflection_pb2, model_config_pb2, service_pb2)
 THEIRS = descriptor_pool.Default()
