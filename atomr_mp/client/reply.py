@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from atomr_mp.protocol.messages.suspects import RequestKey
     from atomr_mp.tracing.spans import CallSpan
 
+    Waiter = asyncio.Future[None]
+else:  # `help` looks up the annotations of fields, and these modules are loaded late or never
+    Placement = Lease = Gang = RequestKey = CallSpan = Waiter = Any
+
 Resolve = Callable[[WireRef | ClientArray], object]
 """Returns the object for an array in shared memory."""
 
@@ -129,7 +133,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """The error of an answer that ends its worker; the outcome comes with that end."""
     error: errors.AtomrError | None = None
     callbacks: list[Callable[[Reply], object]] | None = None
-    future: asyncio.Future[None] | None = None
+    future: Waiter | None = None
     """The future that a task in the lane's own loop awaits."""
     waiters: tuple[threading.Lock, ...] = ()
     """Released when there is an answer."""

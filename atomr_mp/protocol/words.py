@@ -86,7 +86,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         if other in by_lower:
             return f"; did you mean {other}?"
     begun = [each for each in by_lower if len(name) > 2 and each.startswith(name.lower())]
-    found = begun or difflib.get_close_matches(name.lower(), by_lower, n=1)
+    found = sorted(begun, key=len) or difflib.get_close_matches(name.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[found[0]]}?" if found else ""
 
 

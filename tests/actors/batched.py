@@ -94,6 +94,18 @@ class Batched(Actor):
         """Return how many there were."""
         return [len(texts) for _ in texts]
 
+    @method(batch=Batch(max_items=100, max_bytes=300_000, max_wait_s=0), thread=True)
+    def arrays_by_bytes(self, arrays: list[Any], gates: list[str]) -> list[int]:
+        """Return how many bytes there were together, after waiting at the first one's gate."""
+        if gates[0]:
+            arrive(gates[0])
+        return [sum(each.nbytes for each in arrays) for _ in arrays]
+
+    @method
+    def keep(self, nbytes: int) -> DeviceArray:
+        """Return an array in device memory."""
+        return self._context.keep(np.zeros(nbytes, np.uint8))
+
     @method(batch=TOGETHER)
     def die(self, gates: list[str]) -> list[None]:
         """Die while all of them run."""

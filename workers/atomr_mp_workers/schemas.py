@@ -42,10 +42,11 @@ class Described(NamedTuple):
 def schema_of(parameters: Sequence[Described], result: Any, openai: str = "") -> str:
     """Return a JSON object as text, with `arguments`, `result`, `$defs`, and `openai` if the method has such a form.
 
-    It has only the form, if any, where the schema would be huge or cannot be made.
+    It has only the form, if any, where the schema would be huge or has no JSON form.
 
-    `arguments` is the schema of an object with the arguments by name. A NumPy array is `{"type": "array", "format":
-    "ndarray"}`, with its element type as `dtype` where the annotation names one.
+    `arguments` is the schema of an object with the arguments by name; one whose annotation cannot be shown fits every
+    value there. A NumPy array is `{"type": "array", "format": "ndarray"}`, with its element type as `dtype` where the
+    annotation names one.
 
     Args:
         parameters: The method's parameters, in order.
@@ -55,10 +56,12 @@ def schema_of(parameters: Sequence[Described], result: Any, openai: str = "") ->
     form = {"openai": openai} if openai else {}
     without = msgspec.json.encode(form).decode() if form else ""
     definitions: dict[str, Any] = {}
-    try:
-        properties = {each.name: _schema(each.annotation, each.decoded_as, definitions) for each in parameters}
-    except BaseException:  # noqa: BLE001 - an annotation's class may have code of its own; the method works all the same
-        return without
+    properties: dict[str, dict[str, Any]] = {}
+    for each in parameters:
+        try:
+            properties[each.name] = _schema(each.annotation, each.decoded_as, definitions)
+        except BaseException:  # noqa: BLE001 - an annotation's class may have code of its own; the method works all the same
+            properties[each.name] = NOT_CHECKED
     try:
         returned = _of_result(result, definitions)
     except BaseException:  # noqa: BLE001 - results are not checked, so their annotation may be anything
@@ -114,7 +117,8 @@ def _schema(
         adapter = adapter_of(kind)
         if adapter is not None:
             return _of_pydantic(adapter, definitions, of_result=of_result)
-        return _array_schema(kind) or ({"type": "number"} if kind is complex else NOT_CHECKED)
+        # Of any other class the name: msgspec takes an empty schema for none, and then has one of nothing.
+        return _array_schema(kind) or ({"type": "number"} if kind is complex else {"title": kind.__name__})
 
     (schema,), more = msgspec.json.schema_components([decoded_as], schema_hook=of_other, ref_template=REF)
     names = {each: _free_name(each, definition, definitions) for each, definition in more.items()}

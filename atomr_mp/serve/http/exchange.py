@@ -33,6 +33,7 @@ ONCE: Final = (
     b"content-type",
     b"content-length",
     b"content-encoding",
+    b"inference-header-content-length",
     b"x-deadline-s",
     b"x-first-s",
     b"x-between-s",

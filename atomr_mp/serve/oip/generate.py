@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol.layout import MAX_DIMENSIONS
 from atomr_mp.serve.oip import tensors
 from atomr_mp.serve.oip.models import Model
 from atomr_mp.serve.oip.requests import InferAnswer, InferRequest, ParameterValue
@@ -54,7 +55,21 @@ def request_of(model: Model, version: str, given: object) -> InferRequest:
 def _input(model: Model, name: str, value: object) -> NamedTensor:
     elements = value if isinstance(value, list) else [value]
     info = model.inputs[name]
-    return tensors.of_json(name, info.datatype, _shape(info, len(elements)), elements)
+    nested = _lengths(elements)
+    if len(nested) == 1:
+        return tensors.of_json(name, info.datatype, _shape(info, len(elements)), elements)
+    if info.has_rows and (info.shape is None or len(nested) < len(info.shape)):
+        nested, elements = (1, *nested), [elements]  # one row
+    return tensors.of_json(name, info.datatype, nested, elements)
+
+
+def _lengths(value: object) -> tuple[int, ...]:
+    """Return the lengths of nested lists, by their first elements."""
+    found: list[int] = []
+    while isinstance(value, list) and len(found) <= MAX_DIMENSIONS:
+        found.append(len(value))
+        value = value[0] if value else None
+    return tuple(found)
 
 
 def _shape(info: TensorInfo, count: int) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from atomr_mp.serve.oip.config import config_of
 from atomr_mp.serve.oip.inference import Inference, answer_of
 from atomr_mp.serve.oip.models import Model
 from atomr_mp.serve.oip.not_offered import PATHS, problem_of
-from atomr_mp.serve.oip.requests import InferAnswer, InferRequest
+from atomr_mp.serve.oip.requests import InferAnswer, InferRequest, given_headers
 from atomr_mp.serve.oip.statistics import Phases
 from atomr_mp.serve.problems import Header, Problem, retry_after
 from atomr_mp.serve.streams import HttpStream
@@ -156,14 +156,14 @@ class HttpFace:
         opened = self._inference.open(exchange, model, request, HttpStream, deadline_s=deadline_s, headers=headers)
         async with opened as parts:
             try:
-                first = await parts.begin(events.HEADERS, b"")  # not all clients know comments
-                await parts.send(first, lambda part: events.event(generate.encode(answer_of(model, request, part))))
-                await parts.result()
-                await exchange.end()
+                with self._inference.counted(model, exchange):
+                    first = await parts.begin(events.HEADERS, b"")  # not all clients know comments
+                    await parts.send(first, lambda part: events.event(generate.encode(answer_of(model, request, part))))
+                    await parts.result()
+                    await exchange.end()
                 took_ns = time.monotonic_ns() - exchange.begun_ns
                 self._inference.statistics.answered(model.name, 1, Phases(0, 0, took_ns, 0), 1)
             except (errors.AtomrError, Problem) as error:
-                self._inference.statistics.failed(model.name, time.monotonic_ns() - exchange.begun_ns)
                 if not exchange.status:
                     raise
                 exchange.failed(error)
@@ -225,7 +225,7 @@ def _headers(exchange: Exchange, model: Model) -> dict[str, str]:
     """Return the client's headers by names in small letters; none where the model asks for none."""
     if not model.setting.headers_to:
         return {}
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.headers.items()}
+    return given_headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in exchange.scope["headers"])
 
 
 def _model_of(exchange: Exchange) -> tuple[str, str]:

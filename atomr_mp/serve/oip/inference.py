@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from atomr_mp import errors
@@ -14,6 +15,7 @@ from atomr_mp.serve.health import HealthVerdict, PoolHealth
 from atomr_mp.serve.http.events import OpenHttpStreams
 from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.oip.classification import classes_of
+from atomr_mp.serve.oip.fitting import ONE
 from atomr_mp.serve.oip.models import UNFIT, VERSION, Model, ModelTable
 from atomr_mp.serve.oip.requests import EMPTY_FINAL, AskedOutput, InferAnswer, InferRequest
 from atomr_mp.serve.oip.statistics import ModelStatistics, Phases
@@ -209,17 +211,24 @@ class Inference:
         """
         model = self.model(request.model, request.version)
         served.called = model.method
+        if model.info.streams:
+            raise Problem(
+                501,
+                "streams",
+                f"the model {model.name} answers in parts; ask by gRPC's ModelStreamInfer, or by generate_stream",
+            )
+        options = self.options(model, request, deadline_s)
+        arguments = self.arguments(model, request, headers or {})
+        with self.counted(model, served):
+            return await self._answered(served, model, request, options, arguments)
+
+    @contextlib.contextmanager
+    def counted(self, model: Model, served: ServedRequest) -> Iterator[None]:
+        """Count an error as a failed inference, though its call may not have left: the request was good."""
         try:
-            if model.info.streams:
-                raise Problem(
-                    501,
-                    "streams",
-                    f"the model {model.name} answers in parts; ask by gRPC's ModelStreamInfer, or by generate_stream",
-                )
-            return await self._answered(served, model, request, deadline_s, headers or {})
+            yield
         except BaseException:
-            if served.sent:
-                self.statistics.failed(model.name, time.monotonic_ns() - served.begun_ns)
+            self.statistics.failed(model.name, time.monotonic_ns() - served.begun_ns)
             raise
 
     async def _answered(
@@ -227,11 +236,9 @@ class Inference:
         served: ServedRequest,
         model: Model,
         request: InferRequest,
-        deadline_s: float | None,
-        headers: Mapping[str, str],
+        options: CallOptions,
+        arguments: dict[str, Any],
     ) -> InferAnswer:
-        options = self.options(model, request, deadline_s)
-        arguments = self.arguments(model, request, headers)
         plan = self._calls.plan(self._source.pool, model.method)
         called_ns = time.monotonic_ns()
         reply = self._calls.call(served, plan, (), arguments, deadline_s=options.deadline_s, priority=options.priority)
@@ -274,15 +281,16 @@ class Inference:
         served.called = model.method
         options = self.options(model, request, deadline_s)
         arguments = self.arguments(model, request, headers or {})
-        self._streams.check()
-        stream = CallTarget(self._source.pool, model.method).stream(
-            (),
-            arguments,
-            deadline_s=options.deadline_s,
-            priority=options.priority,
-            ahead=AHEAD,
-            ahead_bytes=AHEAD_BYTES,
-        )
+        with self.counted(model, served):
+            self._streams.check()
+            stream = CallTarget(self._source.pool, model.method).stream(
+                (),
+                arguments,
+                deadline_s=options.deadline_s,
+                priority=options.priority,
+                ahead=AHEAD,
+                ahead_bytes=AHEAD_BYTES,
+            )
         served.sent = True
         return make(served, stream, self._streams, self._health, self._counters)
 
@@ -321,7 +329,13 @@ def _shown(model: Model, asked: AskedOutput, tensor: NamedTensor) -> NamedTensor
 
 
 def _rows(model: Model, request: InferRequest) -> int:
-    return request.inputs[0].shape[0] if model.setting.max_batch_size and request.inputs else 1
+    """Return how many rows a request has; 1 if they are not counted."""
+    if model.setting.max_batch_size:
+        return request.inputs[0].shape[0] if request.inputs else 1
+    if not model.info.batches_rows:
+        return 1
+    several = [each.shape for each in request.inputs if model.inputs[each.name].form not in ONE]
+    return next((shape[0] for shape in several if shape), 1)
 
 
 def _no_output(model: Model, name: str, known: Iterable[str], *, ran: bool = False) -> errors.InvalidRequest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
@@ -69,3 +69,12 @@ def check_reserved(parameters: Parameters) -> None:
             )
         if not isinstance(value, bool):
             raise errors.InvalidRequest(f"the parameter {EMPTY_FINAL} is true or false")
+
+
+def given_headers(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return headers, or gRPC's metadata, by names in small letters; those of one name are one list, as HTTP has it."""
+    found: dict[str, str] = {}
+    for key, value in pairs:
+        name = key.lower()
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found

@@ -52,6 +52,29 @@ def been_read(pool: atomr_mp.Pool) -> None:
     assert pool.call("Batched.alone", 7).result() == 7
 
 
+SIZES = (1_000, 99_000, 131_071, 131_072, 140_000, 299_000, 300_001, 900_000)
+"""On both sides of the size from which arrays come through shared memory."""
+
+
+@pytest.mark.parametrize("where", ["client", "device"])
+def test_arrays_count_wherever_they_lie(ledger: Ledger, pool: atomr_mp.Pool, where: str) -> None:
+    """In the request, in memory shared with the client or on the device; one that is larger is alone."""
+    kept = {nbytes: pool.call("Batched.keep", nbytes).result() for nbytes in SIZES} if where == "device" else {}
+    with ledger.gate(f"counted-{where}") as gate:
+        first = pool.call("Batched.arrays_by_bytes", np.zeros(1), gate.path)
+        gate.wait()
+        sizes = [nbytes for nbytes in SIZES for _ in range(4)]
+        replies = [
+            pool.call("Batched.arrays_by_bytes", kept.get(nbytes, np.zeros(nbytes, np.uint8)), "") for nbytes in sizes
+        ]
+        been_read(pool)
+        gate.open()
+        assert first.result() == 8
+        for nbytes, reply in zip(sizes, replies, strict=True):
+            assert reply.result() <= 300_000 or reply.result() == nbytes
+        assert any(reply.result() > nbytes for nbytes, reply in zip(sizes, replies, strict=True))
+
+
 def figures(pool: atomr_mp.Pool, method: str) -> tuple[int, int]:
     """Return how many batches a method has had, and how many requests in them."""
     (found,) = [each for each in pool.status().devices[0].batches if each.method == method]

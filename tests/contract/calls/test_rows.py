@@ -103,7 +103,7 @@ def test_what_cannot_be_joined_is_apart(pool: atomr_mp.Pool) -> None:
     [
         ((np.zeros((9, 1)),), "Rowed.together: a request has from 1 to 8 rows (max_items of its Batch), not 9"),
         ((np.zeros((0, 1)),), "from 1 to 8 rows"),
-        ((np.zeros(()),), "without dimensions"),
+        ((np.zeros(()),), "no argument is an array or a list"),
         (([1.0],), "Expected"),
     ],
 )

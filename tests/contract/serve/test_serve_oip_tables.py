@@ -190,13 +190,16 @@ def test_a_row_of_texts_is_an_element_of_a_list(client: Client) -> None:
 
 
 def test_generate_takes_the_shapes_that_are_described(server: Server) -> None:
-    """Elements are flat there, and of one row."""
+    """Elements are flat, or nested as an input is, with or without its row."""
 
     def generated(name: str, **fields: Any) -> Any:
         return server.ask("POST", f"/v2/models/{name}/generate", json.dumps(fields).encode()).json()
 
     assert generated("pairs", a=[1, 2, 3, 4], b=[1, 1, 1, 1])["total"] == [2.0, 3.0, 4.0, 5.0]
     assert generated("digits", INPUT__0=[1, 2, 3, 4, 5])["OUTPUT__0"] == [15.0, 5.0, 1.0]
+    assert generated("pairs", a=[[1, 2], [3, 4]], b=[[1, 1], [1, 1]])["total"] == [2.0, 3.0, 4.0, 5.0]
+    assert generated("digits", INPUT__0=[[1, 2, 3, 4, 5]])["OUTPUT__0"] == [15.0, 5.0, 1.0]
+    assert "neither flat nor nested" in generated("pairs", a=[[1, 2], [3]], b=[1, 1, 1, 1])["error"]
     assert generated("lengths", texts="hello")["COUNT"] == 5
     assert "its data has 3 elements, and the shape [2, 1] 2" in generated("pairs", a=[1, 2, 3], b=[1, 1, 1, 1])["error"]
     assert "its data has 2 elements, and the shape [1, 1] 1" in generated("lengths", texts=["a", "b"])["error"]

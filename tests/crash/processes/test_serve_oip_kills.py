@@ -66,3 +66,20 @@ def test_an_idempotent_model_answers_through_kills(ledger: Ledger) -> None:
         assert len(killed) == KILLS
         (told,) = server.ask("GET", "/v2/models/Modelled.add_sub/stats").json()["model_stats"]
         assert (told["inference_count"], told["inference_stats"]["fail"]["count"]) == (sum(counts), 0)
+
+
+def test_what_fails_while_the_device_is_down_is_counted(ledger: Ledger) -> None:
+    """It has not run, and whoever looks at the model's failures is to see the outage; a wrong request is no failure."""
+    with Server(ledger, "--set", "max_restarts=0", actor=MODELLED) as server:
+        path, body = "/v2/models/Modelled.add_sub", b'{"inputs": [%s, %s]}'
+        one = '{"name": "%s", "datatype": "INT32", "shape": [1], "data": [1]}'
+        good = body % tuple((one % name).encode() for name in "ab")
+        assert settled(lambda: server.ask("POST", f"{path}/infer", good).status == 200)
+        assert server.ask("POST", f"{path}/infer", b'{"inputs": []}').status == 400
+        with OperatorSession(ledger.run_dir() / SESSION_SOCKET) as session:
+            os.kill(session.status().workers[0].device.pid, signal.SIGKILL)
+        assert settled(lambda: server.ask("GET", f"{path}/ready").status == 503)
+        statuses = [server.ask("POST", f"{path}/infer", good).status for _ in range(5)]
+        assert statuses == [503] * 5
+        (told,) = server.ask("GET", f"{path}/stats").json()["model_stats"]
+        assert told["inference_stats"]["fail"]["count"] == 5

@@ -18,7 +18,7 @@ from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.serve.oip import coding, datatypes, generate, http_body, tensors
 from atomr_mp.serve.oip.datatypes import NAMES
 from atomr_mp.serve.oip.models import ModelTable
-from atomr_mp.serve.oip.requests import AskedOutput, InferAnswer, InferRequest
+from atomr_mp.serve.oip.requests import AskedOutput, InferAnswer, InferRequest, given_headers
 from atomr_mp.serve.oip.settings import InputSetting, ModelSetting
 from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.problems import Problem
@@ -313,3 +313,8 @@ def test_a_body_without_json_is_one_element_of_bytes() -> None:
     for name in ("open", "two"):
         with pytest.raises(errors.InvalidRequest, match="needs JSON"):
             http_body.of_raw(table.find(name, "", methods), "", b"ab")
+
+
+def test_headers_that_come_twice_are_a_list() -> None:
+    """As HTTP has it; none of them is lost."""
+    assert given_headers([("X-A", "1"), ("y", "z"), ("x-a", "2")]) == {"x-a": "1, 2", "y": "z"}

@@ -33,6 +33,13 @@ def test_other_arguments_are_the_same_value_or_share_no_batch(one: Any, other: A
     assert (rows_of(x, option=one) == rows_of(x, option=other)) == (repr(one) == repr(other))
 
 
+def test_complex_numbers_are_other_arguments() -> None:
+    """They come as arrays without dimensions."""
+    x = np.zeros((1, 2))
+    one, same, other = (rows_of(x, option={"of": np.array(value)}) for value in (1 + 2j, 1 + 2j, 1 - 2j))
+    assert one == same != other
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -56,7 +63,7 @@ def test_what_cannot_be_joined_has_another_key(other: Any) -> None:
         ((np.zeros((2, 1)), ["a"]), "the same number of rows, and x has 2, names has 1"),
         ((np.zeros((9, 1)),), "from 1 to 8 rows (max_items of its Batch), not 9"),
         ((np.zeros((0, 1)),), "from 1 to 8 rows (max_items of its Batch), not 0"),
-        ((np.zeros(()),), "x is an array without dimensions"),
+        ((np.zeros(()),), "no argument is an array or a list"),
         ((5, "text"), "no argument is an array or a list"),
         ((np.zeros((1, 1)), None, {1, 2}), "option has a set"),
         ((np.zeros((1, 1)), None, {"a": [np.zeros(1)]}), "option has a ndarray"),

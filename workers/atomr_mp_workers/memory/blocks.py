@@ -61,6 +61,8 @@ class Holder:
         """Those that could not be mapped, and why."""
         self.resolved: list[DeviceArray] = []
         """Refs among the arguments that are being decoded."""
+        self.opened_bytes = 0
+        """Bytes of arrays that were opened, of refs and of the client's memory."""
         self.programs: dict[int, tuple[bytes, bytes]] = {}
         """Programs that this session has sent, by place: the digest, and the definition."""
         self.no_kernels = ""

@@ -55,6 +55,7 @@ class RefOpener:
             return self._open_client(holder, ref)
         array = self.array(holder, ref)
         holder.resolved.append(array)
+        holder.opened_bytes += array.nbytes
         return array
 
     def array(self, holder: Holder, ref: WireRef) -> DeviceArray:
@@ -127,6 +128,7 @@ class RefOpener:
         layout = ref.layout
         if layout.span[1] > memory.nbytes:
             raise _out_of_extent(ref, 0, memory.nbytes)
+        holder.opened_bytes += layout.nbytes
         part = memory.bytes(Use(holder.returned, ref.id), layout.offset, layout.nbytes)
         return memory.array(part, layout._replace(offset=0), writable=False)
 

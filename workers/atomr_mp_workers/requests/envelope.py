@@ -367,8 +367,11 @@ class Envelope:
         """Decode a request that will have to wait for its turn, and take its borrows; False if it is answered."""
         if request.dropped or request.peer.session.ended:
             return not request.dropped
+        holder = request.peer.session.holder
+        before = holder.opened_bytes
         try:
             self._decode(request)
+            request.memory_bytes = holder.opened_bytes - before
             operands.lend(request, self._device)
         except errors.RequestError as error:
             if self._attends(request, error):

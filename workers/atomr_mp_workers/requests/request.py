@@ -213,6 +213,8 @@ class Request(Run):
     """Whether it has begun while requests were observed, see `tracing`."""
     recorded: RecordedRequest | None = None
     """What the pool's trace keeps of it."""
+    memory_bytes = 0
+    """Bytes of its arguments that lie in shared memory or on the device, if it was decoded before it began."""
     batch_rows = 0
     """Rows of its batch, if its answer tells them, see `CallReply.batch_rows`."""
     ran_ns = 0

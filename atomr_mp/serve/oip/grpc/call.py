@@ -10,6 +10,7 @@ import grpc
 
 from atomr_mp import errors
 from atomr_mp.serve.oip import refusals
+from atomr_mp.serve.oip.requests import given_headers
 from atomr_mp.serve.problems import RETRY_AFTER, Problem, headers_of
 from atomr_mp.serve.served_request import ServedRequest
 
@@ -67,7 +68,7 @@ class GrpcCall(ServedRequest):
 
 def metadata_of(given: Any) -> dict[str, str]:
     """Return a client's metadata by name, without values that are no texts."""
-    return {name: value for name, value in given or () if isinstance(value, str)}
+    return given_headers((name, value) for name, value in given or () if isinstance(value, str))
 
 
 def status_of(error: errors.AtomrError | Problem, *, sent: bool) -> int:

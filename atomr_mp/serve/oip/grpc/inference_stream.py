@@ -162,22 +162,19 @@ class InferenceStream:
 
     async def _answer_in_parts(self, served: GrpcCall, model: Model, request: InferRequest) -> None:
         statistics, opened_ns = self._inference.statistics, time.monotonic_ns()
-        try:
-            stream = self._inference.open(
-                served,
-                model,
-                request,
-                ServedStream,
-                deadline_s=left_s(self._context),
-                headers=served.metadata,
-            )
+        stream = self._inference.open(
+            served,
+            model,
+            request,
+            ServedStream,
+            deadline_s=left_s(self._context),
+            headers=served.metadata,
+        )
+        with self._inference.counted(model, served):
             async with stream:
                 while (found := await stream.next()) is not None:
                     answer = answer_of(model, request, found[0])
                     await self._send(served, requests.encode_part(answer, is_final=False))
-        except BaseException:
-            statistics.failed(model.name, time.monotonic_ns() - served.begun_ns)
-            raise
         took_ns = time.monotonic_ns() - opened_ns
         statistics.answered(model.name, 1, Phases(opened_ns - served.begun_ns, 0, took_ns, 0), 1)
 

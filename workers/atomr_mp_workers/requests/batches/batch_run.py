@@ -210,11 +210,12 @@ class BatchedMethod:
             self._add_rows(request, self.method.rows_of)
             return
         # Decoded now only for a key or a size: most are decoded when they are on the board.
-        if (request.refs or self.method.key is not None) and not self._envelope.admit(request):
+        is_asked = request.refs or self.method.key is not None or self.limits.max_bytes is not None
+        if is_asked and not self._envelope.admit(request):
             return
         fits, group = self._group_of(request)
         if fits:
-            self._wait(request, group, request.payload_bytes, request.items)
+            self._wait(request, group, request.items)
 
     def _add_rows(self, request: Request, rows_of: RowsOf) -> None:
         """Let a request wait that brings rows, unless it is refused."""
@@ -231,7 +232,7 @@ class BatchedMethod:
             return
         fits, group = self._group_of(request)
         if fits:
-            self._wait(request, (shapes, group), request.payload_bytes, count)
+            self._wait(request, (shapes, group), count)
 
     def _group_of(self, request: Request) -> tuple[bool, Hashable]:
         """Return the key of a request, which was decoded for that; or False, if it was answered instead."""
@@ -265,15 +266,15 @@ class BatchedMethod:
             self._envelope.refuse(many, error)
             return
         for group, places in groups.items():
-            self._wait(ItemsSlice(many, places), group, 0, len(places))
+            self._wait(ItemsSlice(many, places), group, len(places))
 
-    def _wait(self, request: Request, key: Hashable, nbytes: int, items: int) -> None:
+    def _wait(self, request: Request, key: Hashable, items: int) -> None:
         self._forming.add(
             request,
             key=key,
             owner=request.peer.session,
             priority=request.priority,
-            nbytes=nbytes,
+            nbytes=request.payload_bytes + request.memory_bytes,
             items=items,
             now_ns=time.monotonic_ns(),
         )

@@ -41,13 +41,11 @@ class RowRules:
         for parameter, value in zip(self._parameters, arguments, strict=True):
             if type(value) is list:
                 key.append(list)
-            elif not _is_array(value):
-                key.append(self._frozen(parameter, value))
-                continue
-            elif value.shape:
+            elif _is_array(value) and value.shape:
                 key.append((type(value), str(value.dtype), tuple(value.shape[1:])))
             else:
-                raise errors.InvalidRequest(f"{self._name}: {parameter} is an array without dimensions, and needs rows")
+                key.append(self._frozen(parameter, value))
+                continue
             counts[parameter] = len(value)
         if not counts:
             raise errors.InvalidRequest(f"{self._name}: no argument is an array or a list, so there are no rows")
@@ -123,6 +121,8 @@ def _frozen(value: Any) -> Hashable:
         return kind, tuple(map(_frozen, value))
     if kind is dict:
         return kind, tuple([(_frozen(name), _frozen(each)) for name, each in value.items()])
+    if _is_array(value) and not value.shape and hasattr(value, "tobytes"):  # as a complex number comes
+        return kind, str(value.dtype), value.tobytes()
     raise TypeError(f"a {kind.__name__}")
 
 

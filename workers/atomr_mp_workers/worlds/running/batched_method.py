@@ -53,7 +53,7 @@ class GangBatchedMethod(BatchedMethod, SharedRuns):
         try:
             fits, group = self._prepare(request)
         finally:
-            owner, nbytes = request.peer.session, request.payload_bytes
+            owner, nbytes = request.peer.session, request.payload_bytes + request.memory_bytes
             part = BatchedPart(self.method.name, self.limits, group, owner, nbytes, request.deadline_ns)
             self._queue.add_to_batch(request, part, fits=fits)
 
