@@ -272,7 +272,7 @@ def test_a_method_is_a_model_if_its_needed_parameters_are_tensors() -> None:
         with pytest.raises(Problem, match=words) as found:
             table.find(name, "", methods)
         assert found.value.status == 404
-    with pytest.raises(Problem, match="^Request for unknown model: 'A.good' version 2 is not found"):
+    with pytest.raises(Problem, match=r"^Request for unknown model: 'A\.good' version 2 is not found"):
         table.find("A.good", "2", methods)
 
 
