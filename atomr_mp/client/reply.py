@@ -156,6 +156,10 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """When the caller has called, CLOCK_MONOTONIC, while the pool is traced; else 0."""
     gpu_ns: int = 0
     """How long the device has worked for it, if it was answered while the pool was traced; else 0."""
+    batch_rows: int = 0
+    """Rows of its batch, if it is the first of them that has a result; else 0."""
+    ran_ns: int = 0
+    """From its method's call, or its batch's, to its answer in the worker; 0 if none ran."""
 
     @property
     def gpu_s(self) -> float | None:

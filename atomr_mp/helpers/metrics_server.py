@@ -281,7 +281,7 @@ GAUGES: Final[dict[str, tuple[str, Callable[[WorkerStatus], float]]]] = {
 def batch_metrics(workers: list[WorkerStatus]) -> Iterable[Metric]:
     """Return the metrics of batched methods, of each worker: they start from 0 with the next generation."""
     labels = ["device", "generation", "method"]
-    items = HistogramMetricFamily("atomr_mp_batch_items", "Requests in a batch", labels=labels)
+    items = HistogramMetricFamily("atomr_mp_batch_items", "Requests, or rows, in a batch", labels=labels)
     wait = HistogramMetricFamily(
         "atomr_mp_batch_wait_seconds", "Requests from their arrival to the start of their batch", labels=labels
     )

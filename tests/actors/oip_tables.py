@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from atomr_mp_workers import Actor, method
+from atomr_mp_workers import Actor, Batch, method
 
 
 class Parts(TypedDict):
@@ -16,6 +16,13 @@ class Parts(TypedDict):
 
     total: NDArray[np.float32]
     difference: NDArray[np.float32]
+
+
+class Joined(TypedDict):
+    """A result with rows."""
+
+    sums: NDArray[np.float32]
+    named: list[str]
 
 
 class Tables(Actor):
@@ -47,6 +54,11 @@ class Tables(Actor):
     def lengths(self, texts: list[str]) -> list[int]:
         """Return the number of characters of each text."""
         return [len(each) for each in texts]
+
+    @method(idempotent=True, thread=True, batch=Batch(max_items=4, max_wait_s=30, rows=True))
+    def joined(self, x: NDArray[np.float32], names: list[str]) -> Joined:
+        """Return the sum of each row beside the rows of its batch, and the names; only full batches go."""
+        return {"sums": np.stack([x.sum(axis=1), np.full(len(x), len(x), np.float32)], axis=1), "named": names}
 
     @method(idempotent=True)
     def wrong(self, x: NDArray[np.float32]) -> Any:

@@ -256,24 +256,35 @@ class Batch:
     the next batch. So with `max_wait_s=0` no request waits for others: a batch has the requests that arrived while the
     one before ran.
 
+    With `rows`, the method is written for one call instead of for lists. The arrays and lists among its arguments have
+    a row for each of their first entries; a request brings the same number of rows in each, from 1 to `max_items`, and
+    is never cut. The method is called once with the rows of all requests of a batch behind each other. It returns an
+    array or a list with as many rows, or a dict or a tuple of these, and each request gets its own rows. Requests share
+    a batch if their arrays have the same element types and lengths behind the first, and all other arguments are equal:
+    None, bool, int, float, complex, str, bytes, and maps of these and of lists. A raised exception fails all requests
+    of the batch.
+
     Args:
-        max_items: Most requests in a batch.
+        max_items: Most requests in a batch, or most rows.
         max_bytes: Most bytes of their arguments together; a larger request is alone. None for no limit.
         max_wait_s: How long the first may wait for others; kept to about a millisecond.
         key: Function of a request's arguments; requests with equal results, such as a shape, may share a batch. Or the
             name of a method of the actor that is such a function. It runs on the process's loop, so keep it short. None
             if all requests may share a batch.
+        rows: Whether requests are joined by their rows.
     """
 
     max_items: int = 32
     max_bytes: int | None = None
     max_wait_s: float = 0.002
     key: str | Callable[..., Hashable] | None = None
+    rows: bool = False
 
     @property
     def call_items(self) -> int:
         """Most items that a call may have; 0 if calls must be single, so that the size of their arguments is known."""
-        return min(self.max_items, MAX_ITEMS) if self.max_bytes is None and self.max_items > 1 else 0
+        is_counted = self.max_bytes is None and not self.rows
+        return min(self.max_items, MAX_ITEMS) if is_counted and self.max_items > 1 else 0
 
 
 def by_shape(*arguments: Any) -> Hashable:
@@ -316,6 +327,11 @@ class MethodOptions:
     exclusive: bool = False
     resumable: bool = False
     example: str | Example | None = None
+
+    @property
+    def joins_rows(self) -> bool:
+        """Whether its batches are of rows."""
+        return self.batch is not None and self.batch.rows
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -390,7 +406,7 @@ def method(
             as many results. A result that is an exception fails its own request; a raised exception fails all. None for
             one request at a time. With `Steps`, the method streams without being a generator: it is one step over all
             streams that run, takes one parameter, `Live[Arguments, Part]`, and returns None. An exception fails all
-            that are live.
+            that are live. With `Batch(rows=True)` it is written for arrays, whose rows requests bring.
         queue: Most of its requests that may wait in one process, of all clients; one more is `Overloaded`. None for as
             many as the process may have of all methods.
         hang_timeout_s: How long it may run before the process counts as hung, see `Actor.hang_timeout_s`; None for the

@@ -77,7 +77,10 @@ def _batch(where: str, batch: Any) -> Batch | None:
         max_bytes = amounts.whole(f"{where}: max_bytes of its Batch(...)", max_bytes, 1, error=ActorLoadFailed)
     wait = f"{where}: max_wait_s of its Batch(...)"
     wait_s = amounts.duration(wait, batch.max_wait_s, zero=True, most=MAX_BATCH_WAIT_S, error=ActorLoadFailed)
-    return Batch(_max_items(where, batch), max_bytes, wait_s, batch.key)
+    rows: Any = batch.rows
+    if not isinstance(rows, bool):
+        raise ActorLoadFailed(f"{where}: rows of its Batch(...) is {rows!r}; it is True or False")
+    return Batch(_max_items(where, batch), max_bytes, wait_s, batch.key, rows)
 
 
 def _max_items(where: str, rules: Batch | Steps) -> int:

@@ -24,6 +24,7 @@ from atomr_mp_workers import own_process
 from atomr_mp_workers.actor import Example, MethodOptions
 from atomr_mp_workers.annotations import Decoded, UnfitError, convert, decoded
 from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.requests.batches.rows import RowRules
 from atomr_mp_workers.requests.method import Method, Resolve
 
 _astuple: Final = msgspec.structs.astuple
@@ -98,6 +99,8 @@ class LoadedMethod(Method):
         self.steps = options.steps
         self.options: Final = options
         self.info: Final = info
+        if options.batch is not None and options.batch.rows:
+            self.rows_of = RowRules(name, info.parameters, options.batch.max_items).rows_of
         by_position = _struct(name, parameters, array_like=True)
         by_name = _struct(name, parameters, array_like=False)
         hook = convert if any(each.decoded.converts for each in parameters) else None

@@ -158,6 +158,7 @@ def _unfit_for_world(method: LoadedMethod) -> str:
         ),
         (options.exclusive, "whose thread is for all of its calls: leave out exclusive="),
         (bool(options.writes), "where refs among the arguments are only read: leave out writes="),
+        (options.joins_rows, "whose batches are of calls: leave out rows=, and write the method for lists"),
     )
     return next((why for holds, why in refused if holds), "")
 
@@ -288,15 +289,14 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
                 f"{where}: parameter {parameter} is not supported; requests have named parameters without * or **"
             )
         hint = hints.get(parameter.name, Any)
-        if options.batch is not None:
+        if options.batch is not None and not options.joins_rows:
             hint = _item_hint(where, parameter, hint)
         parameters.append(_parameter(where, parameter, hint))
         described.append(Described(parameter.name, hint, parameters[-1].decoded.hint, parameters[-1].required))
     unknown = set(options.writes) - {parameter.name for parameter in parameters}
     if unknown:
         raise ActorLoadFailed(f"{where}: writes names {', '.join(sorted(unknown))}, which it does not take")
-    if options.batch is not None and not parameters:
-        raise ActorLoadFailed(f"{where}: a batched method takes at least one parameter, a list")
+    _check_batched(where, options, parameters)
     doc = inspect.getdoc(function) or ""
     streams = options.steps is not None or _yields(function)
     returned = _returned(function, options, hints.get("return", Any))
@@ -313,6 +313,8 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
         streams,
         resumes,
         bool(options.writes),
+        options.joins_rows,
+        0.0 if options.batch is None else options.batch.max_wait_s,
     )
     is_async, function = _is_async(function), _with_resumption(function, info, options)
     method = LoadedMethod(f"{spec.name}.{name}", function, options, info, parameters)
@@ -358,6 +360,26 @@ def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions
         raise ActorLoadFailed(f"{where} does not stream; leave out resumable=")
     if options.exclusive and not streams:
         raise ActorLoadFailed(f"{where} is not a generator, so it keeps its thread anyway; leave out exclusive=")
+
+
+def _check_batched(where: str, options: MethodOptions, parameters: Sequence[Parameter]) -> None:
+    """Check that a method's requests can be put together, if they are to be."""
+    if options.batch is not None and not parameters:
+        kind = "an array or a list of rows" if options.joins_rows else "a list"
+        raise ActorLoadFailed(f"{where}: a batched method takes at least one parameter, {kind}")
+    if not options.joins_rows:
+        return
+    refs = [each.name for each in parameters if each.decoded.takes_handle or each.name in options.writes]
+    if refs:
+        raise ActorLoadFailed(
+            f"{where}: parameter {refs[0]} takes refs, whose memory is not joined: annotate it as an array and leave "
+            "out writes=, or leave out rows= of its Batch(...) and write the method for lists"
+        )
+    if options.openai is not None:
+        raise ActorLoadFailed(
+            f"{where}: a request in OpenAI's form has no rows: leave out rows= of its Batch(...), and write the method "
+            "for lists; or leave out openai="
+        )
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
@@ -407,7 +429,7 @@ def _returned(function: Callable[..., Any], options: MethodOptions, hint: Any) -
     """Return the annotation of a caller's result, or of a part."""
     if _yields(function):
         return part_of(hint)
-    return hint if options.batch is None else item_of(hint)
+    return hint if options.batch is None or options.joins_rows else item_of(hint)
 
 
 def _of_steps(

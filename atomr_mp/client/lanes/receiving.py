@@ -125,9 +125,11 @@ class Receiver:
                         reply.kept = ()
                     if answer.leases:
                         reply.leases = releases.leases(answer.leases)
-                    reply.body = answer.body
+                    reply.body, reply.ran_ns = answer.body, answer.ran_ns
                     if answer.gpu_ns:
                         reply.gpu_ns = answer.gpu_ns
+                    if answer.batch_rows:
+                        reply.batch_rows = answer.batch_rows
                     if at != first:
                         reply.frames = frames[first:at]
                     reply.state = over
@@ -212,7 +214,7 @@ class Receiver:
         if isinstance(reply, StreamReply) and reply.generation != _generation_of(link, former=former):
             releases.give_back(message.leases)  # the stream has gone on elsewhere
             return
-        reply.gpu_ns = message.gpu_ns
+        reply.gpu_ns, reply.batch_rows, reply.ran_ns = message.gpu_ns, message.batch_rows, message.ran_ns
         error = None if message.error is None else message.error.error()
         failed: dict[int, errors.AtomrError] = {}
         if message.items:

@@ -171,6 +171,10 @@ class CallReply(Message, frozen=True):
     """Errors of single items; the result has nil in their places."""
     gpu_ns: U64 = 0
     """How long the device has worked for the call, while the pool is traced; else 0, and so for calls with items."""
+    batch_rows: U32 = 0
+    """Rows of the batch, in the first of its calls' answers that has a result, if `MethodInfo.batches_rows`; else 0."""
+    ran_ns: U64 = 0
+    """From the call of the method, or of its batch, to this answer: without what it waited for. 0 if none ran."""
 
 
 class Replies(Message, frozen=True, tag=1):

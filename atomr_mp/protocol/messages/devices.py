@@ -77,8 +77,8 @@ class MethodInfo(Message, frozen=True):
     doc: Text
     """First line of its docstring."""
     batch_items: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Most requests that it runs at a time; 0 if it takes them one by one. Callers may send single items in either
-    case."""
+    """Most requests that it runs at a time, or most rows; 0 if it takes them one by one. Callers may send single items
+    in either case."""
     call_items: Annotated[int, msgspec.Meta(ge=0, le=MAX_ITEMS)] = 0
     """Most items that a call of it may have, see `Calls`; 0 if none."""
     resend: Resend = Resend.NEVER
@@ -95,6 +95,11 @@ class MethodInfo(Message, frozen=True):
     writes: bool = False
     """It writes memory of refs among its arguments. If it is lost with its connection, do not resend earlier calls that
     use the same memory."""
+    batches_rows: bool = False
+    """Its batches are of rows: a call has from 1 to `batch_items` of them, the first length of each of its arrays and
+    lists."""
+    batch_wait_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """How long a call waits for others of its batch at most, in seconds, while the method runs none."""
 
 
 class ActorInfo(Message, frozen=True):

@@ -136,7 +136,7 @@ class BatchStatus(Message, frozen=True):
     """`Actor.method`."""
     batches: U64
     items: U64
-    """Requests in these batches."""
+    """Requests in these batches, or rows."""
     wait_s: float
     """Sum of the times from a request's arrival to the start of its batch."""
     longest_wait_s: float

@@ -29,10 +29,11 @@ def config_of(model: Model) -> dict[str, Any]:
         "parameters": {name: {"string_value": text} for name, text in texts.items()},
         "model_transaction_policy": {"decoupled": model.info.streams},
     }
-    if setting.priority_levels or setting.deadline_s is not None:
+    joins_rows = model.info.batches_rows and setting.max_batch_size > 0
+    if joins_rows or setting.priority_levels or setting.deadline_s is not None:
         found["dynamic_batching"] = {
             "preferred_batch_size": [],
-            "max_queue_delay_microseconds": 0,
+            "max_queue_delay_microseconds": round(model.info.batch_wait_s * MICROSECONDS) if joins_rows else 0,
             "preserve_ordering": False,
             "priority_levels": setting.priority_levels,
             "default_priority_level": setting.default_priority_level,

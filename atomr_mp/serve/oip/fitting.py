@@ -64,6 +64,11 @@ def fitted(info: MethodInfo, setting: ModelSetting) -> Fitted:
     ):
         if said not in (None, found):
             raise MisfitError(f"it is described as {name} = {str(said).lower()}, and {setting.method} is not so")
+    if info.batches_rows and setting.max_batch_size > info.batch_items:
+        raise MisfitError(
+            f"it is described as max_batch_size = {setting.max_batch_size}, and {setting.method} takes at most "
+            f"{info.batch_items} rows (max_items of its Batch)"
+        )
     schema = decode(info.schema)
     inputs = _inputs(info, setting, schema)
     return Fitted(inputs, *_outputs(setting, outputs_of(schema)))

@@ -71,16 +71,17 @@ class HttpFace:
         await exchange.answer(200, _encode(self._inference.metadata()))
 
     async def _live(self, exchange: Exchange) -> None:
-        await exchange.answer(200, b"")
+        await exchange.answer(200, _encode({"live": True}))  # Triton's body is empty; KServe's client reads one
 
     async def _ready(self, exchange: Exchange) -> None:
         name, version = _model_of(exchange)
         verdict = await self._inference.verdict(name, version)
+        told = {"name": name, "ready": verdict.ready} if name else {"ready": verdict.ready}
         if verdict.ready:
-            await exchange.answer(200, b"")
+            await exchange.answer(200, _encode(told))
             return
         exchange.code = verdict.code
-        await exchange.answer(503, _encode({"error": verdict.reason}), JSON, retry_after(0))
+        await exchange.answer(503, _encode(told | {"error": verdict.reason}), JSON, retry_after(0))
 
     async def _metadata(self, exchange: Exchange) -> None:
         await exchange.answer(200, _encode(self._inference.model(*_model_of(exchange)).metadata()))
@@ -147,7 +148,7 @@ class HttpFace:
                 await parts.result()
                 await exchange.end()
                 took_ns = time.monotonic_ns() - exchange.begun_ns
-                self._inference.statistics.answered(model.name, 1, Phases(0, took_ns, 0))
+                self._inference.statistics.answered(model.name, 1, Phases(0, 0, took_ns, 0), 1)
             except (errors.AtomrError, Problem) as error:
                 self._inference.statistics.failed(model.name, time.monotonic_ns() - exchange.begun_ns)
                 if not exchange.status:

@@ -223,8 +223,12 @@ class Inference:
         result = await self._calls.outcome(served, reply)
         came_ns = time.monotonic_ns()
         answer = await made(model, request, result)
-        phases = Phases(called_ns - served.begun_ns, came_ns - called_ns, time.monotonic_ns() - came_ns)
-        self.statistics.answered(model.name, _rows(model, request), phases)
+        ran_ns = min(reply.ran_ns, came_ns - called_ns)
+        waited_ns, made_ns = came_ns - called_ns - ran_ns, time.monotonic_ns() - came_ns
+        phases = Phases(called_ns - served.begun_ns, waited_ns, ran_ns, made_ns)
+        rows = _rows(model, request)
+        executed = reply.batch_rows if model.info.batches_rows else rows
+        self.statistics.answered(model.name, rows, phases, executed)
         return answer
 
     def open(

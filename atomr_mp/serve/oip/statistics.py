@@ -16,6 +16,8 @@ INFER: Final = "oip-compute-infer"
 OUTPUT: Final = "oip-compute-output"
 ROWS: Final = "oip-rows"
 """Rows of all requests that were answered, counted in the sum."""
+EXECUTIONS: Final = "oip-executions"
+"""Executions: requests, or batches of them, counted in the sum."""
 LAST_MS: Final = "oip-last"
 """When the last request was answered, in milliseconds since 1970; the greatest of all front ends holds."""
 
@@ -37,8 +39,10 @@ class Phases(NamedTuple):
 
     input_ns: int
     """From its coming to its call."""
+    queue_ns: int
+    """The call without its method's run: on the way, and waiting for others and for its batch."""
     infer_ns: int
-    """The call, with its wait in the worker."""
+    """The method's run."""
     output_ns: int
     """From the result to the answer's tensors."""
 
@@ -53,14 +57,22 @@ class ModelStatistics:
     def __init__(self, figures: MethodFigures) -> None:
         self._figures: Final = figures
 
-    def answered(self, model: str, rows: int, phases: Phases) -> None:
-        """Count an inference that was answered."""
+    def answered(self, model: str, rows: int, phases: Phases, executed: int) -> None:
+        """Count an inference that was answered.
+
+        Args:
+            model: Its name.
+            rows: How many rows the request had.
+            phases: Its times; those of a batch are the times of the inference that stands for it.
+            executed: How many rows were executed together; 0 if another inference stands for the batch.
+        """
         figures = self._figures
         figures.took(SUCCESS, model, "", sum(phases))
-        figures.took(QUEUE, model, "", 0)
-        for kind, ns in zip((INPUT, INFER, OUTPUT), phases, strict=True):
-            figures.took(kind, model, str(rows) if rows <= MOST_SIZES else "", ns)
+        figures.took(QUEUE, model, "", phases.queue_ns)
+        for kind, ns in ((INPUT, phases.input_ns), (INFER, phases.infer_ns), (OUTPUT, phases.output_ns)):
+            figures.took(kind, model, str(executed) if 0 < executed <= MOST_SIZES else "", ns)
         figures.count(ROWS, model, rows)
+        figures.count(EXECUTIONS, model, executed > 0)
         figures.set_latest(LAST_MS, model, int(time.time() * 1000))
 
     def failed(self, model: str, ns: int) -> None:
@@ -99,7 +111,7 @@ def _told(model: str, kinds: dict[str, dict[str, tuple[int, int]]], last_ms: int
         "version": VERSION,
         "last_inference": last_ms,
         "inference_count": sum(total for _, total in kinds.get(ROWS, {}).values()),
-        "execution_count": phases["success"]["count"],
+        "execution_count": sum(total for _, total in kinds.get(EXECUTIONS, {}).values()),
         "inference_stats": phases,
         "response_stats": {},
         "batch_stats": batches,

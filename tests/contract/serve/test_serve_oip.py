@@ -248,6 +248,20 @@ def test_paths_have_triton_s_statuses(server: Server, path: str, status: int) ->
     assert (list(answer.json()) == ["error"]) == (status != 200)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("health/live", {"live": True}),
+        ("health/ready", {"ready": True}),
+        (f"models/{ADD_SUB}/ready", {"name": ADD_SUB, "ready": True}),
+    ],
+)
+def test_health_is_told_by_a_body_too(server: Server, path: str, body: dict[str, object]) -> None:
+    """KServe's client reads it; Triton's looks at the status alone."""
+    answer = server.ask("GET", f"/v2/{path}")
+    assert (answer.status, answer.json()) == (200, body)
+
+
 def test_raw_data_is_read_by_the_length_of_the_json(server: Server) -> None:
     """A wrong one is refused; without JSON the body is the only input."""
     data = np.array([1, 2], np.float32).tobytes()
@@ -302,6 +316,7 @@ def test_statistics_count_over_all_front_ends(server: Server, client: Any) -> No
     assert stats["success"]["count"] == after["execution_count"] == after["inference_count"]
     parts = sum(stats[each]["ns"] for each in ("queue", "compute_input", "compute_infer", "compute_output"))
     assert parts == stats["success"]["ns"]
+    assert all(stats[each]["ns"] > 0 for each in ("queue", "compute_input", "compute_infer"))
     assert [each["batch_size"] for each in after["batch_stats"]] == [1]
     assert after["last_inference"] > before["last_inference"] or not before["inference_count"]
     assert ADD_SUB in {each["name"] for each in client.get_inference_statistics()["model_stats"]}

@@ -23,10 +23,14 @@ class Item(NamedTuple):
     priority: int
     nbytes: int
     since_ns: int
+    items: int
 
 
 class Batches(RuleBasedStateMachine):
     """Items of several owners and keys arrive, become ready or are gone; batches are taken at any time."""
+
+    most_each = 1
+    """How many an item may count for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,16 +50,19 @@ class Batches(RuleBasedStateMachine):
         owner=st.sampled_from("abc"),
         priority=st.sampled_from((0, 0, 0, 1)),
         nbytes=st.integers(0, 120),
+        items=st.integers(1, 4),
         blocked=st.booleans(),
     )
-    def add(self, key: int, owner: str, priority: int, nbytes: int, *, blocked: bool) -> None:
+    def add(self, key: int, owner: str, priority: int, nbytes: int, items: int, *, blocked: bool) -> None:
         """Let an item come, perhaps one that has to wait for something else."""
-        item = Item(self.added, key, owner, priority, nbytes, self.now_ns)
+        item = Item(self.added, key, owner, priority, nbytes, self.now_ns, min(items, self.most_each))
         self.added += 1
         self.waiting[item.number] = item
         if blocked:
             self.blocked.add(item.number)
-        self.forming.add(item, key=key, owner=owner, priority=priority, nbytes=nbytes, now_ns=self.now_ns)
+        self.forming.add(
+            item, key=key, owner=owner, priority=priority, nbytes=nbytes, items=item.items, now_ns=self.now_ns
+        )
 
     @rule(drawn=st.data())
     def settle(self, drawn: st.DataObject) -> None:
@@ -81,7 +88,7 @@ class Batches(RuleBasedStateMachine):
         alive = [item for item in batch if item.number not in self.gone]
         assert len({item.key for item in batch}) <= 1
         assert not self.blocked & {item.number for item in alive}
-        assert len(alive) <= 4
+        assert sum(item.items for item in alive) <= 4
         assert len(alive) <= 1 or sum(item.nbytes for item in alive) <= 100
         for item in alive:
             before = [
@@ -116,6 +123,15 @@ class Batches(RuleBasedStateMachine):
 
 
 TestBatches = Batches.TestCase
+
+
+class WholeBatches(Batches):
+    """The same of items that count for several and are never cut."""
+
+    most_each = 4
+
+
+TestWholeBatches = WholeBatches.TestCase
 
 
 def forming(max_items: int = 4, max_bytes: int | None = None, max_wait_ns: int = WAIT_NS) -> BatchFormer[int]:
@@ -167,6 +183,29 @@ def test_bytes_close_a_batch_and_a_large_item_is_alone() -> None:
     assert [each.item for each in batches.take(0)] == [3]
     assert batches.take(0) == []
     assert [each.item for each in batches.take(WAIT_NS)] == [4]
+
+
+def test_what_is_not_cut_waits_for_a_batch_with_room() -> None:
+    """A batch is full when the next one does not fit; what is behind it keeps its order."""
+    batches = forming(max_items=4)
+    for number, items in enumerate((3, 2, 1, 1, 4)):
+        batches.add(number, nbytes=0, items=items, now_ns=0)
+    assert [each.item for each in batches.take(0)] == [0]
+    assert [each.item for each in batches.take(0)] == [1, 2, 3]
+    assert [each.item for each in batches.take(0)] == [4]
+    batches.add(5, nbytes=0, items=3, now_ns=0)
+    assert batches.take(0) == [], "another row has room"
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=60), st.integers(1, 4))
+def test_a_large_item_is_not_passed_over_for_ever(others: list[int], large: int) -> None:
+    """Others fill the rest of a batch that it does not fit into, and then it is first."""
+    batches: BatchFormer[str] = BatchFormer(BatchLimits(4, None, WAIT_NS), lambda _: False, lambda _: True)
+    for items in others:
+        batches.add("others", owner="others", nbytes=0, items=items, now_ns=0)
+    batches.add("large", owner="large", nbytes=0, items=large, now_ns=0)
+    taken = [{each.item for each in batches.take(WAIT_NS)} for _ in range(2)]
+    assert "large" in taken[0] | taken[1]
 
 
 @given(st.lists(st.sampled_from((0, 0, 0, 0, 1, 2, 3)), min_size=1, max_size=200))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -13,11 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.protocol.messages.devices import ActorInfo
-from atomr_mp_workers import Actor, Batch, Live, Steps, method
+from atomr_mp_workers import Actor, Batch, DeviceArray, Live, Steps, method
 from atomr_mp_workers.loading import load
 
 ANY = st.one_of(
@@ -33,7 +35,7 @@ ANY = st.one_of(
 OPTIONS = (
     "idempotent thread deadline_s writes batch queue hang_timeout_s resend openai exclusive resumable example".split()  # noqa: SIM905
 )
-OF_BATCH = ("max_items", "max_bytes", "max_wait_s", "key")
+OF_BATCH = ("max_items", "max_bytes", "max_wait_s", "key", "rows")
 
 
 class Built(Actor):
@@ -115,12 +117,41 @@ def check(function: Callable[..., Any], options: dict[str, Any], names: Any) -> 
         ),
         ({"batch": Batch(max_wait_s=61)}, "max_wait_s of its Batch(...) must be 0 or a positive number of seconds"),
         ({"batch": Batch(max_bytes=0)}, "max_bytes of its Batch(...) must be at least 1"),
+        ({"batch": Batch(rows="yes")}, "rows of its Batch(...) is 'yes'; it is True or False"),  # type: ignore[arg-type]
+        (
+            {"batch": Batch(rows=True), "openai": "embeddings"},
+            "a request in OpenAI's form has no rows: leave out rows=",
+        ),
+        ({"batch": Batch(rows=True), "writes": ["items"]}, "parameter items takes refs, whose memory is not joined"),
     ],
 )
 def test_what_is_wrong_is_told_in_words(options: dict[str, Any], said: str) -> None:
     """With what to write instead."""
     with pytest.raises(errors.ActorLoadFailed, match=re.escape(f"Made.right: {said}")):
         loaded(kinds()["plain"], options)
+
+
+def test_rows_are_of_arrays_by_value() -> None:
+    """Those of refs cannot be joined; a method without parameters has none."""
+
+    def of_refs(_self: Actor, x: list[int], _ref: DeviceArray) -> list[int]:
+        return x
+
+    def of_nothing(_self: Actor) -> list[int]:
+        return []
+
+    def of_rows(_self: Actor, x: NDArray[np.float32], _scale: float = 1.0) -> NDArray[np.float32]:
+        return x
+
+    with pytest.raises(errors.ActorLoadFailed, match=r"right: parameter _ref takes refs, whose memory is not joined"):
+        loaded(of_refs, {"batch": Batch(rows=True)})
+    with pytest.raises(errors.ActorLoadFailed, match="at least one parameter, an array or a list of rows"):
+        loaded(of_nothing, {"batch": Batch(rows=True)})
+    (info,) = loaded(of_rows, {"batch": Batch(7, max_wait_s=0.5, rows=True)}).methods
+    assert (info.batch_items, info.batches_rows, info.batch_wait_s, info.call_items) == (7, True, 0.5, 0)
+    schema = json.loads(info.schema)
+    assert schema["arguments"]["required"] == ["x"], "callers send what the method takes"
+    assert schema["result"] == {"type": "array", "format": "ndarray", "dtype": "float32"}
 
 
 def test_numbers_of_numpy_are_taken() -> None:

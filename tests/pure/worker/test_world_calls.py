@@ -686,8 +686,12 @@ class Awkward(Actor):
     def writing(self, x: Any) -> None:
         """Write."""
 
+    @method(batch=Batch(rows=True))
+    def rows(self, x: Any) -> Any:
+        """Return rows."""
 
-@pytest.mark.parametrize("name", ["stepped", "asynchronous", "writing"])
+
+@pytest.mark.parametrize("name", ["stepped", "asynchronous", "writing", "rows"])
 def test_a_world_s_actor_has_plain_methods(name: str) -> None:
     """Others are refused when it is loaded, with what to change."""
     actor = load(ActorSpec("Awkward", f"{__name__}:Awkward"))

@@ -69,7 +69,8 @@ class Answers:
                 # Its method may have had a result before that: a stream's was to end it, and what a device had yet to
                 # compute has failed.
                 request.encoded = None
-            self.reply(request.peer, request.id, request.encoded, error)
+            told = request.batch_rows, request.ran_ns
+            self.reply(request.peer, request.id, request.encoded, error, told=told)
 
     def forget(self, stream: StreamRequest) -> None:
         """Record that a stream is answered, or need not be."""
@@ -115,6 +116,7 @@ class Answers:
         error: errors.AtomrError | None,
         places: list[int] | None = None,
         failed: dict[int, ErrorInfo] | None = None,
+        told: tuple[int, int] = (0, 0),
     ) -> None:
         """Put a reply into a peer's outbox.
 
@@ -125,6 +127,7 @@ class Answers:
             error: The error that it has ended with.
             places: The items that this answer is about.
             failed: The errors of some of them.
+            told: The reply's `batch_rows` and `ran_ns`.
         """
         session = peer.session
         if session.ended:
@@ -133,16 +136,17 @@ class Answers:
         self.outbox[peer] = None
         if result is None:
             assert error is not None
-            peer.replies.append(data.CallReply(request_id, 0, b"", session.error_form(error), items=places))
+            form, ran_ns = session.error_form(error), told[1]
+            peer.replies.append(data.CallReply(request_id, 0, b"", form, items=places, ran_ns=ran_ns))
             peer.unanswered -= 1
             return
         body, frames, placed = result
         if not frames and not placed and not places:
-            peer.replies.append(data.CallReply(request_id, 0, body))
+            peer.replies.append(data.CallReply(request_id, 0, body, None, [], None, None, 0, *told))
             peer.unanswered -= 1
         else:
             leases = [self._store.lease(session.holder, array) for array in placed if isinstance(array, DeviceArray)]
-            reply = data.CallReply(request_id, len(frames), body, None, leases, places, failed)
+            reply = data.CallReply(request_id, len(frames), body, None, leases, places, failed, 0, *told)
             peer.replies.append(reply)
             peer.unanswered -= 1
             if failed:

@@ -818,7 +818,7 @@ class Dispatcher:
                 request.error, request.encoded = error, None
             elif isinstance(request, ItemsSlice):
                 self._envelope.explain_items(request)
-            peer = request.peer
+            peer, request.called_ns = request.peer, run.called_ns
             try:
                 self._envelope.complete(request)
             except FatalError as ends:  # raised after the others, which have been done

@@ -659,6 +659,7 @@ class Envelope:
         peer.payload_bytes -= request.payload_bytes
         request.stage = Stage.ENDED
         request.method.took(now_ns - request.started_ns)
+        request.ran_ns = now_ns - (request.called_ns or request.started_ns)
         request.arguments = request.reads = request.writes = ()  # the device may use them until it has ended
         if request.event is not None:
             operands.let_go(request)

@@ -23,6 +23,10 @@ UNKNOWN_NS: Final = 2**62
 Resolve = Callable[[WireRef | ClientArray], object]
 """Returns the array that a ref in a request names."""
 
+RowsOf = Callable[[tuple[Any, ...]], tuple[int, Hashable]]
+"""Returns how many rows arguments have, and a key that is equal for arguments that can be joined; raises a
+`RequestError` if they have none."""
+
 
 class Method(ABC):
     """A request that can be run: the way to decode its arguments, and the function to call with them.
@@ -44,6 +48,8 @@ class Method(ABC):
     """How its requests are put together; None if they are not."""
     key: Callable[..., Hashable] | None = None
     """Groups its requests: those of one key may share a batch."""
+    rows_of: RowsOf | None = None
+    """Set if its batches are of rows."""
     most_queued = sys.maxsize
     """How many of its requests may wait."""
     streams = False

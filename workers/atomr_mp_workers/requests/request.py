@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,8 @@ class Run(ABC):
     """Arrays that it reads and that may turn out to be undefined."""
     number = 0
     """Its number among the runs elsewhere."""
+    called_ns = 0
+    """When its code was called, CLOCK_MONOTONIC; 0 for a task."""
     next: Next | None = None
     """Its next work, once the work on its stream has ended."""
     span: Any = None
@@ -116,6 +119,7 @@ class Run(ABC):
         _current.run = self
         entered = tracing.tracer.enter(self.span) if self.span is not None and tracing.tracer is not None else None
         method = self.method
+        self.called_ns = time.monotonic_ns()
         if self.recorded is not None:
             self.recorded.begin()
         try:
@@ -209,6 +213,10 @@ class Request(Run):
     """Whether it has begun while requests were observed, see `tracing`."""
     recorded: RecordedRequest | None = None
     """What the pool's trace keeps of it."""
+    batch_rows = 0
+    """Rows of its batch, if its answer tells them, see `CallReply.batch_rows`."""
+    ran_ns = 0
+    """From the call of its code to its end."""
     step_flops = 0
     """Operations that the steps of its program have declared so far."""
     step_bytes = 0

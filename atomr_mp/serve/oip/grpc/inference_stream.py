@@ -179,7 +179,7 @@ class InferenceStream:
             statistics.failed(model.name, time.monotonic_ns() - served.begun_ns)
             raise
         took_ns = time.monotonic_ns() - opened_ns
-        statistics.answered(model.name, 1, Phases(opened_ns - served.begun_ns, took_ns, 0))
+        statistics.answered(model.name, 1, Phases(opened_ns - served.begun_ns, 0, took_ns, 0), 1)
 
     async def _fail(self, served: GrpcCall, request: InferRequest, error: errors.AtomrError | Problem) -> None:
         served.failed(error)

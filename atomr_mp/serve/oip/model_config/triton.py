@@ -49,7 +49,7 @@ RULES: Final = (
     Rule("input.dims", Fate.TAKEN, "checked in each request"),
     Rule("input.optional", Fate.TAKEN, "the parameter needs a default"),
     Rule("input.format", Fate.IGNORED, "it changes nothing of a tensor"),
-    Rule("input.allow_ragged_batch", Fate.IGNORED, "requests are not joined along their rows"),
+    Rule("input.allow_ragged_batch", Fate.IGNORED, "requests share a batch if their shapes are equal"),
     Rule("input.reshape", Fate.REFUSED, "a method gets the shape that the client sends; reshape there"),
     Rule("input.is_shape_tensor", Fate.REFUSED, "it is of TensorRT alone"),
     Rule("input.is_non_linear_format_io", Fate.REFUSED, "it is of TensorRT alone"),

@@ -16,7 +16,7 @@ from atomr_mp.serve.oip.classification import MOST_CLASSES, classes_of
 from atomr_mp.serve.oip.statistics import ModelStatistics, Phases
 from atomr_mp.serve.oip.tensors import MOST_TEXTS, NamedTensor
 
-PHASES: Final = Phases(1, 2, 3)
+PHASES: Final = Phases(1, 2, 3, 4)
 
 
 def test_any_number_of_models_and_sizes_is_counted_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,7 @@ def test_any_number_of_models_and_sizes_is_counted_without_an_error(monkeypatch:
     statistics = ModelStatistics(figures)
     for model in range(40):
         for rows in (1, 2, 500):
-            statistics.answered(f"m{model}", rows, PHASES)
+            statistics.answered(f"m{model}", rows, PHASES, rows)
         statistics.failed(f"m{model}", 5)
         figures.answered(f"M.m{model}", "ok", 0, 7)
         figures.took(method_figures.FIRST_PART, f"M.m{model}", "", 7)
@@ -34,7 +34,8 @@ def test_any_number_of_models_and_sizes_is_counted_without_an_error(monkeypatch:
     (first,) = statistics.told(["m0"])
     assert first["inference_count"] == 503
     assert [each["batch_size"] for each in first["batch_stats"]] == [1, 2]
-    assert first["inference_stats"]["compute_infer"] == {"count": 3, "ns": 6}
+    assert first["inference_stats"]["compute_infer"] == {"count": 3, "ns": 9}
+    assert first["execution_count"] == 3
     counted = sum(sum(each.buckets) for each in figures.all() if each.kind == "oip-success")
     assert counted == 120
 
@@ -42,7 +43,7 @@ def test_any_number_of_models_and_sizes_is_counted_without_an_error(monkeypatch:
 def test_metrics_have_no_rows_of_models() -> None:
     """Each series is there once."""
     counters = Counters()
-    ModelStatistics(counters.methods).answered("m", 3, PHASES)
+    ModelStatistics(counters.methods).answered("m", 3, PHASES, 3)
     counters.methods.count(method_figures.PARTS, "M.m", 4)
     _, body = exposition(counters, PoolTold(None, None, None), "")  # type: ignore[arg-type]
     lines = [each.rpartition(" ")[0] for each in body.decode().splitlines() if not each.startswith("#")]

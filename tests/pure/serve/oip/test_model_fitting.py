@@ -44,13 +44,16 @@ class Both(TypedDict):
     size: int
 
 
-def method(result: Any = Any, /, *, optional: str = "", streams: bool = False, **parameters: Any) -> MethodInfo:
+def method(
+    result: Any = Any, /, *, optional: str = "", streams: bool = False, most_rows: int = 0, **parameters: Any
+) -> MethodInfo:
     """Return a method as a worker tells of it.
 
     Args:
         result: The annotation of its result.
         optional: Names of parameters that have defaults, with blanks between.
         streams: Whether it streams.
+        most_rows: Most rows of its batches; 0 if it has no batches of rows.
         **parameters: Annotations.
     """
     described = [Described(name, hint, hint, name not in optional.split()) for name, hint in parameters.items()]
@@ -62,6 +65,9 @@ def method(result: Any = Any, /, *, optional: str = "", streams: bool = False, *
         doc="",
         schema=schema_of(described, result),
         streams=streams,
+        batch_items=most_rows,
+        batches_rows=most_rows > 0,
+        batch_wait_s=0.002 if most_rows else 0.0,
     )
 
 
@@ -77,6 +83,7 @@ METHODS: Final = {
     "A.any": method(x=Any, y=Any, optional="y"),
     "A.config": method(Floats, x=Floats, config=dict[str, int]),
     "A.knobs": method(Floats, x=Floats, scale=float, optional="scale"),
+    "A.rows": method(Floats, x=Floats, most_rows=16),
     "A.none": method(Floats),
     "A.stream": method(int, n=int, streams=True),
     "A.unknown": MethodInfo("m", ["x"], idempotent=True, deadline_s=None, doc=""),
@@ -125,6 +132,7 @@ def setting(name: str, /, **others: Any) -> ModelSetting:
         (setting("A.config"), "A.config needs its parameter config, and no input is: config is neither an array"),
         (setting("A.config", inputs={"config": Input(datatype="FP32")}), "input 'config': config is neither an"),
         (setting("A.none"), "A.none takes no tensor"),
+        (setting("A.rows", max_batch_size=17), "max_batch_size = 17, and A.rows takes at most 16 rows"),
         (setting("A.knobs", max_batch_size=4, inputs={"scale": Input()}), "'scale' has one element by its annotation"),
         (setting("A.text", id_to="id"), "id_to: A.text has no parameter 'id'; "),
         (setting("A.text", id_to="options"), "id_to: the parameter 'options' of A.text does not take a text"),
@@ -328,6 +336,13 @@ def test_priorities_and_deadlines_are_those_of_the_description() -> None:
     told = config_of(model)["dynamic_batching"]
     assert (told["priority_levels"], told["default_priority_level"]) == (3, 2)
     assert told["default_queue_policy"]["default_timeout_microseconds"] == 1_000_000
+
+
+def test_the_configuration_tells_how_long_a_batch_of_rows_waits() -> None:
+    """Only of models that have rows, for they alone are batched."""
+    told = config_of(found(setting("A.rows", max_batch_size=16)))["dynamic_batching"]
+    assert (told["max_queue_delay_microseconds"], told["preferred_batch_size"]) == (2000, [])
+    assert "dynamic_batching" not in config_of(found(setting("A.rows")))
 
 
 # --- any description --------------------------------------------------------------------------------------------------

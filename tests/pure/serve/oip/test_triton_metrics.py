@@ -36,15 +36,15 @@ def samples(statistics: ModelStatistics, pool: Any, accept: str) -> dict[tuple[s
 def test_models_are_told_as_the_statistics_count_them(accept: str) -> None:
     """Durations are microseconds, and a model without requests has zeros."""
     statistics = ModelStatistics(Counters().methods)
-    statistics.answered(ODD, 3, Phases(1_000, 20_000, 300_000))
-    statistics.answered(ODD, 1, Phases(1_000, 20_000, 300_000))
+    statistics.answered(ODD, 3, Phases(1_000, 2_000, 20_000, 300_000), 4)
+    statistics.answered(ODD, 1, Phases(1_000, 2_000, 20_000, 300_000), 0)
     statistics.failed(ODD, 5_000)
     found = samples(statistics, PoolTold(None, None, None), accept)  # type: ignore[arg-type]
     assert found["nv_inference_request_success", ODD] == 2
     assert found["nv_inference_request_failure", ODD] == 1
     assert found["nv_inference_count", ODD] == 4
-    assert found["nv_inference_exec_count", ODD] == 2
-    assert [found[f"nv_inference_{each}_duration_us", ODD] for each in DURATIONS] == [642, 0, 2, 40, 600]
+    assert found["nv_inference_exec_count", ODD] == 1
+    assert [found[f"nv_inference_{each}_duration_us", ODD] for each in DURATIONS] == [646, 4, 2, 40, 600]
     assert {value for (_, model), value in found.items() if model == "A.m"} == {0}
     assert not any(name.startswith("nv_gpu") for name, _ in found)
 

@@ -17,11 +17,12 @@ from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests import operands
+from atomr_mp_workers.requests.batches import rows
 from atomr_mp_workers.requests.batches.former import BatchFormer, BatchLimits
 from atomr_mp_workers.requests.batches.keys import sound
 from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice, results_of
-from atomr_mp_workers.requests.method import Method
+from atomr_mp_workers.requests.method import Method, RowsOf
 from atomr_mp_workers.requests.peers import WEIGHT
 from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, Run, passes
@@ -42,20 +43,24 @@ class BatchRun(Run):
 
     def __init__(self, requests: Sequence[Request], store: Store) -> None:
         self.method = requests[0].method
-        rows: list[tuple[Any, ...]] = []
-        for request in requests:
-            if isinstance(request, ItemsSlice):
-                rows += request.rows
-            else:
-                rows.append(request.arguments)
-        self.arguments = tuple(map(list, zip(*rows, strict=True)))
-        self._items = len(rows)
         self._requests = requests
         self._store = store
+        self._items = sum([request.items for request in requests])
+        self.arguments = self._lists()
         if requests[0].recorded is not None:
             self.record()
         holders = {request.holder for request in requests}
         self._holder = holders.pop() if len(holders) == 1 else store.buffers.several
+
+    def _lists(self) -> tuple[Any, ...]:
+        """Return a list for each parameter."""
+        items: list[tuple[Any, ...]] = []
+        for request in self._requests:
+            if isinstance(request, ItemsSlice):
+                items += request.rows
+            else:
+                items.append(request.arguments)
+        return tuple(map(list, zip(*items, strict=True)))
 
     def record(self) -> None:
         """Have the requests tell of one run in the pool's trace."""
@@ -119,10 +124,52 @@ class BatchRun(Run):
         if is_a(result, BaseException):
             request.fail(result)
         else:
-            try:
-                request.take(self._moved(request, result))
-            except BaseException as raised:  # noqa: BLE001 - a result may have code of its own, or there is no room
-                request.fail(raised)
+            self._give_value(request, result)
+
+    def _give_value(self, request: Request, value: Any) -> None:
+        try:
+            request.take(self._moved(request, value))
+        except BaseException as raised:  # noqa: BLE001 - a result may have code of its own, or there is no room
+            request.fail(raised)
+
+
+class RowsRun(BatchRun):
+    """Requests of one method whose rows are one call of it."""
+
+    _counts: Sequence[int] = ()
+    """How many rows each request has."""
+
+    def _lists(self) -> tuple[Any, ...]:
+        return ()  # `call` joins the rows, off the loop
+
+    def call(self) -> None:
+        """Join the rows and run the method, on the thread it belongs to; never raises."""
+        rows_of, given = self.method.rows_of, [request.arguments for request in self._requests]
+        assert rows_of is not None  # only such methods have this kind of run
+        try:
+            self._counts = [rows_of(arguments)[0] for arguments in given]  # a suspect has not been asked before
+            self.arguments = rows.joined(given)
+        except BaseException as raised:  # noqa: BLE001 - a suspect has no rows, or there is no room to join them
+            self.fail(raised)
+            return
+        super().call()
+
+    def take(self, result: Any) -> None:
+        """Give each request its rows of the result."""
+        count = sum(self._counts)
+        try:
+            parts = rows.split(result, self._counts)
+        except rows.OtherRowsError as error:
+            raise errors.ActorFailed(
+                f"{self.method.name} was given {counted(count, 'row')} and returned {error}; with Batch(rows=True) a "
+                "method returns an array or a list with a row for each, or a dict or a tuple of these",
+                exception="TypeError",
+            ) from None
+        for request, part in zip(self._requests, parts, strict=True):
+            self._give_value(request, part)
+        first = next((request for request in self._requests if request.error is None), None)
+        if first is not None:
+            first.batch_rows = count
 
 
 class BatchedMethod:
@@ -147,7 +194,9 @@ class BatchedMethod:
         self._store = store
         self._board = board
         self.limits: Final = BatchLimits(options.max_items, options.max_bytes, int(options.max_wait_s * 1e9))
-        self._forming: BatchFormer[Request] = BatchFormer(self.limits, _is_over, self._is_ready, WEIGHT, _split, passes)
+        self._kind: Final = BatchRun if method.rows_of is None else RowsRun
+        split = _split if method.rows_of is None else None
+        self._forming: BatchFormer[Request] = BatchFormer(self.limits, _is_over, self._is_ready, WEIGHT, split, passes)
 
     def __len__(self) -> int:
         return len(self._forming)
@@ -157,12 +206,32 @@ class BatchedMethod:
         if isinstance(request, ItemsRequest):
             self._add_items(request)
             return
+        if self.method.rows_of is not None:
+            self._add_rows(request, self.method.rows_of)
+            return
         # Decoded now only for a key or a size: most are decoded when they are on the board.
         if (request.refs or self.method.key is not None) and not self._envelope.admit(request):
             return
         fits, group = self._group_of(request)
         if fits:
-            self._wait(request, group, request.payload_bytes)
+            self._wait(request, group, request.payload_bytes, request.items)
+
+    def _add_rows(self, request: Request, rows_of: RowsOf) -> None:
+        """Let a request wait that brings rows, unless it is refused."""
+        if not self._envelope.admit(request):
+            return
+        try:
+            if request.borrows:
+                raise errors.InvalidRequest(
+                    f"{self.method.name} joins the rows of arrays, and takes no refs: read them before"
+                )
+            count, shapes = rows_of(request.arguments) if request.decoded else (1, None)  # its session has ended
+        except errors.RequestError as error:
+            self._envelope.refuse(request, error)
+            return
+        fits, group = self._group_of(request)
+        if fits:
+            self._wait(request, (shapes, group), request.payload_bytes, count)
 
     def _group_of(self, request: Request) -> tuple[bool, Hashable]:
         """Return the key of a request, which was decoded for that; or False, if it was answered instead."""
@@ -196,16 +265,16 @@ class BatchedMethod:
             self._envelope.refuse(many, error)
             return
         for group, places in groups.items():
-            self._wait(ItemsSlice(many, places), group, 0)
+            self._wait(ItemsSlice(many, places), group, 0, len(places))
 
-    def _wait(self, request: Request, key: Hashable, nbytes: int) -> None:
+    def _wait(self, request: Request, key: Hashable, nbytes: int, items: int) -> None:
         self._forming.add(
             request,
             key=key,
             owner=request.peer.session,
             priority=request.priority,
             nbytes=nbytes,
-            items=request.items,
+            items=items,
             now_ns=time.monotonic_ns(),
         )
 
@@ -223,7 +292,7 @@ class BatchedMethod:
 
     def _run_of(self, requests: list[Request]) -> BatchRun | None:
         try:
-            return BatchRun(requests, self._store)
+            return self._kind(requests, self._store)
         except Exception as fault:  # noqa: BLE001 - ours; it costs these requests
             for request in requests:
                 self._envelope.undo(request, fault)
@@ -233,7 +302,7 @@ class BatchedMethod:
         """Return the run of a request that has begun by itself."""
         waited_ns = time.monotonic_ns() - request.received_ns
         self._board.batch(self._number, (waited_ns,), (1,))
-        return BatchRun([request], self._store)
+        return self._kind([request], self._store)
 
     def due_ns(self, *, full: bool = False) -> int | None:
         """Return when there may be a batch, or a full one, if nothing else happens; None if it takes another event."""

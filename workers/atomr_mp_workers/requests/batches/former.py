@@ -46,7 +46,8 @@ class BatchFormer(Generic[T]):
         is_gone: Whether an item needs no work any more; it is taken with the next batch, but does not count in it.
         is_ready: Whether an item can be in a batch now; if not, it and its owner's later items wait for another batch.
         weigh: Returns an owner's weight, see `FairQueue`.
-        split: Splits an item that counts for several after so many; None if all items count for one.
+        split: Splits an item that counts for several after so many. None if items are not cut: one that counts for more
+            than a batch has room for waits for another.
         may_pass: Returns whether an item does not wait behind items of its owner that are not ready, see `FairQueue`.
     """
 
@@ -91,7 +92,8 @@ class BatchFormer(Generic[T]):
             owner: Its owner.
             priority: Items of a higher priority come first.
             nbytes: The bytes that it counts for.
-            items: How many items it counts for; several only without a bound on bytes.
+            items: How many items it counts for. What is cut counts for several only without a bound on bytes; what is
+                not counts for at most as many as a batch has.
             now_ns: When it came; not earlier than the item before.
         """
         kind = self._kinds.get(key)
@@ -159,6 +161,7 @@ class BatchFormer(Generic[T]):
     def _cut(self, kind: _Kind[T]) -> list[Waiting[T]]:
         """Take the next batch of a kind."""
         limits, line, is_gone, is_ready = self._limits, kind.line, self._is_gone, self._is_ready
+        is_whole = self._split is None
         batch: list[Waiting[T]] = []
         count = nbytes = 0
         gone = False
@@ -170,13 +173,15 @@ class BatchFormer(Generic[T]):
                 return True
             if limits.max_bytes is not None and count and nbytes + each.nbytes > limits.max_bytes:
                 return False
+            if is_whole and count and count + each.items > limits.max_items:
+                return False
             return is_ready(each.item)
 
         while count < limits.max_items and (each := line.take(fits)) is not None:
             room = limits.max_items - count
             if line.levels:  # others wait too, so no owner may take all the room at a time
                 room = -(-room // 2)
-            taken = each if each.items <= room or gone else self._part(kind, each, room)
+            taken = each if is_whole or gone or each.items <= room else self._part(kind, each, room)
             batch.append(taken)
             kind.nbytes -= taken.nbytes
             kind.items -= taken.items
