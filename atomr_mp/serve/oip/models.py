@@ -87,13 +87,24 @@ class Model(NamedTuple):
             names = [each.name for each in given]
             twice = next(name for name in names if names.count(name) > 1)
             raise errors.InvalidRequest(f"input {twice!r} is given twice")
-        names_given = {each.name for each in given}
-        missing = [each.name for each in self.inputs.values() if not each.is_optional and each.name not in names_given]
-        if missing:
-            raise errors.InvalidRequest(f"the model {self.name} needs its input {', '.join(map(repr, missing))}, too")
+        self._check_all_needed([each.name for each in given])
         if self.setting.max_batch_size:
             self._check_rows(given)
         return found
+
+    def _check_all_needed(self, given: Sequence[str]) -> None:
+        """Refuse a request that lacks inputs, in Triton's words, which say all of them."""
+        needed = [each.name for each in self.inputs.values() if not each.is_optional]
+        missing = [name for name in needed if name not in given]
+        if not missing:
+            return
+        most = len(self.inputs)
+        expected = f"{most} inputs" if len(needed) == most else f"number of inputs between {len(needed)} and {most}"
+        names, lacking = (",".join(map(repr, each)) for each in (given, missing))
+        raise errors.InvalidRequest(
+            f"expected {expected} but got {len(given)} inputs for model {self.name!r}. Got input(s) [{names}], but "
+            f"missing required input(s) [{lacking}]. Please provide all required input(s)."
+        )
 
     def _check_rows(self, given: Sequence[NamedTensor]) -> None:
         rows = {each.shape[0] for each in given}

@@ -31,6 +31,9 @@ CODES: Final[dict[int, grpc.StatusCode]] = {
 STREAMS: Final = "streams"
 """Code of the problem of a call without a stream to a model that answers by streams alone."""
 
+EXCEEDED: Final = "Deadline Exceeded: "
+"""Begins the text for a deadline, which clients know by gRPC's own words where the server is the first to notice."""
+
 MOST_DETAIL_BYTES: Final = 2000
 """Most bytes of what a status tells: it travels in a header, which clients bound."""
 
@@ -86,8 +89,10 @@ def refuse(context: Any, error: errors.AtomrError | Problem, served: ServedReque
     """
     served.failed(error)
     served.status = status_of(error, sent=served.sent)
-    context.set_code(CODES.get(served.status, grpc.StatusCode.INTERNAL))
-    context.set_details(details_of(error))
+    code = CODES.get(served.status, grpc.StatusCode.INTERNAL)
+    context.set_code(code)
+    begin = EXCEEDED if code is grpc.StatusCode.DEADLINE_EXCEEDED else ""
+    context.set_details(begin + details_of(error))
     headers = [(name.decode(), value.decode("latin-1")) for name, value in headers_of(error, sent=served.sent)]
     retry = [each for each in headers if each[0] == RETRY_AFTER.decode()]
     context.set_trailing_metadata((*retry, ("x-request-id", served.id)))
