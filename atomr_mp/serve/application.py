@@ -281,7 +281,7 @@ class Application:
             await exchange.answer(503, body, JSON, retry_after(0))
 
     async def _metrics(self, exchange: Exchange) -> None:
-        accept, status = exchange.headers.get(b"accept", b"").decode("latin-1"), await self._figures.status()
+        accept, status = exchange.headers.get(b"accept", b"").decode("latin-1"), await self._figures.present()
         told = metrics.PoolTold(status, self._figures.latest, self._driver)
         of_models = triton_metrics.families(self.inference.statistics.told(self.inference.names()), told)
         kind, body = await asyncio.to_thread(metrics.exposition, self.counters, told, accept, of_models)

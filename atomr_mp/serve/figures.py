@@ -16,6 +16,9 @@ from atomr_mp.serve.source import PoolSource
 FRESH_S: Final = 1.0
 """Age up to which a status counts as fresh: however many scrape, the supervisor is not asked more often."""
 
+AGAIN_S: Final = 0.1
+"""Least time between two questions for those that nothing older is shown to."""
+
 ASK_S: Final = 1.0
 """How long callers wait for the supervisor. After that they do not wait until it has answered."""
 
@@ -32,6 +35,8 @@ class PoolFigures:
         self._pool: Pool | None = None
         """The pool that was asked last."""
         self._asked_s = 0.0
+        self._asked = 0
+        """How often it was asked."""
         self._told: asyncio.Future[Status | None] | None = None
         """The answer to the last question."""
         self._latest: tuple[Pool, Status] | None = None
@@ -65,6 +70,33 @@ class PoolFigures:
             await asyncio.wait({told}, timeout=left_s)
         return told.result() if told.done() else None
 
+    async def present(self) -> Status | None:
+        """Return the pool's status as it is now or a moment later; see `status`.
+
+        So it is not older than what another front end has told before: counters never go backwards.
+        """
+        loop = asyncio.get_running_loop()
+        needed = self._asked + 1
+        while True:
+            try:
+                pool = self._source.pool
+            except errors.AtomrError:
+                return None
+            told, now_s = self._told, loop.time()
+            if pool.lost is not None or told is None or pool is not self._pool:
+                return await self.status()
+            if not told.done():
+                left_s = self._asked_s + ASK_S - now_s
+                if left_s <= 0:
+                    return None
+                await asyncio.wait({told}, timeout=left_s)
+            elif self._asked >= needed:
+                return told.result()
+            elif (wait_s := self._asked_s + AGAIN_S - now_s) > 0:
+                await asyncio.sleep(wait_s)
+            else:
+                self._ask(pool, now_s)
+
     def _is_fresh(self, told: asyncio.Future[Status | None], now_s: float) -> bool:
         return told.result() is not None and now_s - self._asked_s < FRESH_S
 
@@ -77,6 +109,7 @@ class PoolFigures:
         told: asyncio.Future[Status | None] = loop.create_future()
         told.add_done_callback(functools.partial(self._note, pool))
         self._told, self._pool, self._asked_s = told, pool, now_s
+        self._asked += 1
         # A thread of its own: a stopped supervisor blocks it for long. The loop's own threads are few, and waited for
         # at the end.
         threading.Thread(target=_ask, args=(pool, loop, told), name="pool figures", daemon=True).start()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from typing import Any
 
@@ -106,5 +107,60 @@ def test_nobody_waits_for_a_supervisor_that_hangs(monkeypatch: pytest.MonkeyPatc
         source.found = pool
         pool.may_answer.set()
         assert await asked.status() == "status 2"
+
+    asyncio.run(scrape())
+
+
+def test_what_is_told_never_goes_back_between_front_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks gets nothing that is older than what anybody was told before, however questions overlap."""
+    monkeypatch.setattr(figures, "ASK_S", DEADLINE_S)
+    monkeypatch.setattr(figures, "AGAIN_S", 0.0)
+
+    class Counting(FakePool):
+        """A pool whose answers are numbers; one may be on its way for a while."""
+
+        def figures(self) -> Any:
+            """Return how often it was asked."""
+            self.asked += 1
+            found = self.asked
+            threading.Event().wait(random.random() / 500)
+            return found
+
+    async def scrape() -> None:
+        source, told = FakeSource(), [0]
+        source.found = Counting()
+        several = [_figures_of(source) for _ in range(3)]
+
+        async def ask(number: int) -> None:
+            for _ in range(20):
+                await asyncio.sleep(random.random() / 300)
+                before = max(told)
+                found = await several[number % 3].present()
+                assert found >= before
+                told.append(found)
+
+        await asyncio.gather(*map(ask, range(6)))
+        assert source.pool.asked <= 6 * 20
+
+    asyncio.run(scrape())
+
+
+def test_the_present_state_is_told_while_a_supervisor_hangs_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits longer than for the first answer; another pool is asked at once."""
+    monkeypatch.setattr(figures, "ASK_S", 0.05)
+    monkeypatch.setattr(figures, "AGAIN_S", 0.0)
+
+    async def scrape() -> None:
+        source = FakeSource()
+        pool, asked = source.pool, _figures_of(source)
+        pool.may_answer.clear()
+        assert await asked.present() is None
+        assert await asked.present() is None
+        assert pool.asked == 1
+        monkeypatch.setattr(figures, "ASK_S", DEADLINE_S)
+        source.found = FakePool()
+        assert await asked.present() == "status 1"
+        assert await asked.present() == "status 2"
+        pool.may_answer.set()
 
     asyncio.run(scrape())
