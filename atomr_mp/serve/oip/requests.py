@@ -53,6 +53,12 @@ class InferAnswer(NamedTuple):
     outputs: Sequence[NamedTensor]
     """In the model's order."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the outputs' elements."""
+        every = [each.values for each in self.outputs]
+        return sum(sum(map(len, each)) if isinstance(each, list) else each.nbytes for each in every)
+
 
 def check_reserved(parameters: Parameters) -> None:
     """Check the parameters of a request whose names are the protocol's.

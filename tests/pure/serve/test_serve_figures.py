@@ -112,7 +112,7 @@ def test_nobody_waits_for_a_supervisor_that_hangs(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_told_never_goes_back_between_front_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks gets nothing that is older than what anybody was told before, however questions overlap."""
+    """Though questions overlap, a status is never older than one that was told before its question."""
     monkeypatch.setattr(figures, "ASK_S", DEADLINE_S)
     monkeypatch.setattr(figures, "AGAIN_S", 0.0)
 
@@ -146,7 +146,7 @@ def test_what_is_told_never_goes_back_between_front_ends(monkeypatch: pytest.Mon
 
 
 def test_the_present_state_is_told_while_a_supervisor_hangs_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits longer than for the first answer; another pool is asked at once."""
+    """A question waits no longer than for the first answer, and another pool is asked at once."""
     monkeypatch.setattr(figures, "ASK_S", 0.05)
     monkeypatch.setattr(figures, "AGAIN_S", 0.0)
 

@@ -16,7 +16,7 @@ from atomr_mp.serve.oip.grpc.call import GrpcCall, details_of, status_of
 from atomr_mp.serve.oip.grpc.frame import LEFT, CallFrame, Grounds, internal, left_s
 from atomr_mp.serve.oip.inference import answer_of
 from atomr_mp.serve.oip.models import Model
-from atomr_mp.serve.oip.requests import EMPTY_FINAL, InferRequest
+from atomr_mp.serve.oip.requests import EMPTY_FINAL, InferAnswer, InferRequest
 from atomr_mp.serve.oip.statistics import Phases
 from atomr_mp.serve.problems import ClientLeft, Problem, retry_after
 from atomr_mp.serve.served_stream import ServedStream
@@ -155,10 +155,10 @@ class InferenceStream:
         if model.info.streams:
             await self._answer_in_parts(served, model, request)
             if request.parameters.get(EMPTY_FINAL):
-                await self._send(served, requests.encode_end(model.name, request.id))
+                await self._send_end(served, requests.encode_end(model.name, request.id))
             return
         answer = await inference.infer(served, request, deadline_s=left_s(self._context), headers=served.metadata)
-        await self._send(served, requests.encode_part(answer, is_final=True))
+        await self._send(served, answer, is_final=True)
 
     async def _answer_in_parts(self, served: GrpcCall, model: Model, request: InferRequest) -> None:
         statistics, opened_ns = self._inference.statistics, time.monotonic_ns()
@@ -174,7 +174,7 @@ class InferenceStream:
             async with stream:
                 while (found := await stream.next()) is not None:
                     answer = answer_of(model, request, found[0])
-                    await self._send(served, requests.encode_part(answer, is_final=False))
+                    await self._send(served, answer, is_final=False)
         took_ns = time.monotonic_ns() - opened_ns
         statistics.answered(model.name, 1, Phases(opened_ns - served.begun_ns, 0, took_ns, 0), 1)
 
@@ -189,27 +189,35 @@ class InferenceStream:
             await asyncio.sleep(max(left, 0.0))  # so that other calls have all of the time
             self._end(Problem(504, error.code, str(error), maybe_executed=True))
             return
-        await self._send(served, requests.encode_end(request.model, request.id, details_of(error)))
+        await self._send_end(served, requests.encode_end(request.model, request.id, details_of(error)))
 
-    async def _send(self, served: GrpcCall, message: bytes) -> None:
+    async def _send(self, served: GrpcCall, answer: InferAnswer, *, is_final: bool) -> None:
         """Send an answer once it is its turn, and the client has read enough.
+
+        Until then its arrays lie where the worker has put them: answers that wait have no copies in this process.
 
         Raises:
             ClientLeft: The client has left.
             Problem: The client has read nothing for too long.
         """
-        with self._unsent.sending(len(message)):
-            await self._send_in_turn(message)
-        served.sent_bytes += len(message)
+        with self._unsent.sending(answer.nbytes):
+            async with self._turn:
+                await self._write(served, requests.encode_part(answer, is_final=is_final))
 
-    async def _send_in_turn(self, message: bytes) -> None:
-        async with self._turn:
-            try:
-                async with asyncio.timeout(self._grounds.limits.stall_s):
-                    await self._context.write(message)
-            except grpc.aio.BaseError as error:
-                raise ClientLeft from error
-            except TimeoutError:
-                why = f"nothing of the answers was read for {self._grounds.limits.stall_s:g} s"
-                self._close(Problem(LEFT, "client_left", why))
-                raise ClientLeft from None
+    async def _send_end(self, served: GrpcCall, message: bytes) -> None:
+        """Send an answer without outputs; see `_send`."""
+        with self._unsent.sending(len(message)):
+            async with self._turn:
+                await self._write(served, message)
+
+    async def _write(self, served: GrpcCall, message: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._grounds.limits.stall_s):
+                await self._context.write(message)
+        except grpc.aio.BaseError as error:
+            raise ClientLeft from error
+        except TimeoutError:
+            why = f"nothing of the answers was read for {self._grounds.limits.stall_s:g} s"
+            self._close(Problem(LEFT, "client_left", why))
+            raise ClientLeft from None
+        served.sent_bytes += len(message)
