@@ -255,9 +255,10 @@ class Application:
         if exchange.status:
             raise RuntimeError("an error came after its answer had begun") from error
         sent, group = exchange.sent, self._routes.group_of(exchange.path)
-        headers = [*headers_of(error, sent=sent), *more]
+        status = group.status_of(error, sent=sent)
+        headers = [*headers_of(error, status, sent=sent), *more]
         told = group.body_of(error, exchange.id, debug=self._debug, sent=sent)
-        await exchange.answer(group.status_of(error, sent=sent), told, JSON, *headers)
+        await exchange.answer(status, told, JSON, *headers)
 
     # --- small routes ----------------------------------------------------------------------------------------------
 

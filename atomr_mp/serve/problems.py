@@ -128,11 +128,11 @@ def status_of(error: errors.AtomrError | Problem, *, sent: bool = False) -> int:
     return 500 if error.code in ONLY_BEFORE and may_have_run(error, sent=sent) else status
 
 
-def headers_of(error: errors.AtomrError | Problem, *, sent: bool = False) -> list[Header]:
-    """Return the headers that go with an error: when to try again, or that clients must not."""
+def headers_of(error: errors.AtomrError | Problem, status: int, *, sent: bool = False) -> list[Header]:
+    """Return the headers that go with an error and the status of its answer: when to try again, or not to."""
     if isinstance(error, Problem):
         headers = [*error.headers, CLOSE] if error.close else list(error.headers)
-    elif status_of(error, sent=sent) in REPEATED:
+    elif status in REPEATED:
         headers = [retry_after(getattr(error, "retry_after_s", 0.0))]
     else:
         headers = []

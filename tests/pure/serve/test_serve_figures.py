@@ -112,7 +112,7 @@ def test_nobody_waits_for_a_supervisor_that_hangs(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_told_never_goes_back_between_front_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though questions overlap, a status is never older than one that was told before its question."""
+    """Though their questions overlap, answers are never older than those that came before the question."""
     monkeypatch.setattr(figures, "ASK_S", DEADLINE_S)
     monkeypatch.setattr(figures, "AGAIN_S", 0.0)
 

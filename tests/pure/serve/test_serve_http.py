@@ -19,6 +19,7 @@ from atomr_mp.serve.http import access as access_module
 from atomr_mp.serve.http.access import Access, Tokens, read_tokens
 from atomr_mp.serve.http.cors import Cors
 from atomr_mp.serve.http.exchange import Budget
+from atomr_mp.serve.oip import refusals
 from atomr_mp.serve.problems import Problem
 from tests.in_turn import in_turn
 from tests.support import open_descriptors
@@ -35,11 +36,11 @@ def test_what_may_have_run_is_never_sent_again_by_a_proxy(cls: type[Any], maybe_
     error = cls("on purpose")
     if hasattr(error, "maybe_executed"):
         error.maybe_executed = maybe_executed
-    for sent in (False, True):
-        status = problems.status_of(error, sent=sent)
+    for sent, status_of in itertools.product((False, True), (problems.status_of, refusals.status_of)):
+        status = status_of(error, sent=sent)
         told = problems.describe(error, "id-1", debug=False, sent=sent)
-        headers = dict(problems.headers_of(error, sent=sent))
-        assert status in {422, 429, 500, 503, 504}
+        headers = dict(problems.headers_of(error, status, sent=sent))
+        assert status in {400, 422, 429, 500, 503, 504}
         assert told["maybe_executed"] is getattr(error, "maybe_executed", sent)
         assert status not in {429, 503} or not told["maybe_executed"]
         assert (b"retry-after" in headers) is (status in {429, 503})

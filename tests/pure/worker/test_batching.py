@@ -222,6 +222,21 @@ def test_no_key_waits_for_ever_behind_another(keys: list[int]) -> None:
         assert max(later - turn for turn, later in itertools.pairwise(turns)) <= MOST_PASSED + len(set(keys))
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 2)), min_size=1, max_size=60))
+def test_a_higher_priority_comes_first_whatever_its_key(items: list[tuple[int, int]]) -> None:
+    """Each batch has one of the highest priority that waits, full or not."""
+    batches: BatchFormer[int] = BatchFormer(BatchLimits(3, None, 0), lambda _: False, lambda _: True)
+    for key, priority in items:
+        batches.add(priority, key=key, priority=priority, nbytes=1, now_ns=0)
+    waiting = sorted(priority for _, priority in items)
+    while batch := batches.take(0):
+        found = [each.item for each in batch]
+        assert max(found) == waiting[-1]
+        for each in found:
+            waiting.remove(each)
+    assert not waiting
+
+
 def test_full_batches_come_first_and_take_turns() -> None:
     """Else most of each batch would be empty where keys are many, and items more than can be done."""
     batches: BatchFormer[str] = BatchFormer(BatchLimits(2, None, WAIT_NS), lambda _: False, lambda _: True)

@@ -60,6 +60,11 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return len(self.plain) or self._count
 
+    @property
+    def top(self) -> int:
+        """The highest priority of an item; 0 if there is none."""
+        return max(self.levels) if self.levels else 0
+
     def add(self, item: T, owner: Hashable, priority: int = 0) -> None:
         """Let an item wait."""
         if self._may_pass is not None and self._may_pass(item):

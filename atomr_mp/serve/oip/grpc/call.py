@@ -93,8 +93,8 @@ def refuse(context: Any, error: errors.AtomrError | Problem, served: ServedReque
     context.set_code(code)
     begin = EXCEEDED if code is grpc.StatusCode.DEADLINE_EXCEEDED else ""
     context.set_details(begin + details_of(error))
-    headers = [(name.decode(), value.decode("latin-1")) for name, value in headers_of(error, sent=served.sent)]
-    retry = [each for each in headers if each[0] == RETRY_AFTER.decode()]
+    headers = headers_of(error, served.status, sent=served.sent)
+    retry = [(name.decode(), value.decode()) for name, value in headers if name == RETRY_AFTER]
     context.set_trailing_metadata((*retry, ("x-request-id", served.id)))
 
 

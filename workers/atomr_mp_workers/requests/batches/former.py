@@ -38,8 +38,9 @@ class Waiting(NamedTuple, Generic[T]):
 class BatchFormer(Generic[T]):
     """Items on their way into batches. Each added item is taken once.
 
-    Only items of one key share a batch; items of higher priority come first, and owners take turns. Keys with a full
-    batch come first, and no key is passed over more than `MOST_PASSED` times.
+    Only items of one key share a batch; items of higher priority come first, whatever their key, and owners take turns.
+    Among keys whose items have the same priority, those with a full batch come first, and no key is passed over more
+    than `MOST_PASSED` times.
 
     Args:
         limits: The limits of a batch. A single item may exceed the bytes; it is alone then.
@@ -117,7 +118,7 @@ class BatchFormer(Generic[T]):
         """
         due = [(key, kind) for key, kind in self._kinds.items() if self._due_ns(kind, full=False) <= now_ns]
         if len(due) > 1:
-            due.sort(key=lambda each: (each[1].passed < MOST_PASSED, not self._is_full(each[1])))
+            due.sort(key=lambda each: (-each[1].line.top, each[1].passed < MOST_PASSED, not self._is_full(each[1])))
         for key, kind in due:
             if full and self._due_ns(kind, full=True) > now_ns:
                 continue
