@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -93,6 +94,8 @@ class GrpcServer:
             for each in ended:
                 each.exception()  # is told here
             _LOG.error("gRPC's server has ended by a fault of its own; it starts again, and its calls have ended")
+            with contextlib.suppress(TimeoutError):  # else its clients would wait at connections that nobody serves
+                await asyncio.wait_for(self._server.stop(None), AFTER_CUT_S)
             await self._open(address, uds, tls)
 
     async def end(self, within_s: float) -> None:

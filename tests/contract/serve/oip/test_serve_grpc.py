@@ -757,7 +757,7 @@ def test_a_client_that_reads_nothing_loses_its_stream(ledger: Ledger) -> None:
 
 
 def test_a_path_that_is_no_text_costs_nobody_the_server(ledger: Ledger) -> None:
-    """GRPC's own loop ends at it; another one takes its place at once, at the same port."""
+    """GRPC's own loop ends at it; another one takes its place at once, at the same port, and connections end."""
     fields = {b":method": b"POST", b":scheme": b"http", b":path": b"/\xff", b":authority": b"here"}
     fields |= {b"te": b"trailers", b"content-type": b"application/grpc"}
     pairs = [(bytes([len(name)]) + name, bytes([len(value)]) + value) for name, value in fields.items()]
@@ -779,6 +779,7 @@ def test_a_path_that_is_no_text_costs_nobody_the_server(ledger: Ledger) -> None:
                 ("127.0.0.1", int(server.grpc[0].rpartition(":")[2])), DEADLINE_S
             ) as connection:
                 connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + headers)
+                connection.settimeout(10)  # half of what pings would take to end it
                 while connection.recv(65536):
                     pass
         assert settled(answers)
