@@ -158,16 +158,28 @@ def _input(name: str, known: TensorInfo, said: InputSetting, most_rows: int) -> 
     return _tensor(f"input {name!r}", known, said, most_rows)._replace(name=name, is_optional=is_optional)
 
 
-def _outputs(
-    setting: ModelSetting, known: Mapping[str, TensorInfo] | None
-) -> tuple[dict[str, TensorInfo] | None, dict[str, str]]:
-    """Return the outputs, and their names by the result's keys."""
+def _keys(setting: ModelSetting, known: Mapping[str, TensorInfo] | None) -> dict[str, str]:
+    """Return the described outputs' names by the result's keys.
+
+    Raises:
+        MisfitError: One has a key, and the result has none.
+    """
     keys = {each.key or name: name for name, each in setting.outputs.items()}
     if len(keys) == 1 and (known is None or list(known) == [OUTPUT]):
         (only,) = keys.values()
         keys[OUTPUT] = only  # a result that is no mapping is the only output
         if known is not None:
-            keys = {OUTPUT: only}
+            if setting.outputs[only].key not in ("", OUTPUT):
+                raise MisfitError(f"output {only!r}: the result of {setting.method} has no keys; leave out key")
+            return {OUTPUT: only}
+    return keys
+
+
+def _outputs(
+    setting: ModelSetting, known: Mapping[str, TensorInfo] | None
+) -> tuple[dict[str, TensorInfo] | None, dict[str, str]]:
+    """Return the outputs, and their names by the result's keys."""
+    keys = _keys(setting, known)
     if known is None and not setting.outputs:
         return None, {}
     made: dict[str, TensorInfo] = {}

@@ -146,6 +146,7 @@ def setting(name: str, /, **others: Any) -> ModelSetting:
         (setting("A.two", outputs={"total": Output(key="size")}), "two outputs of A.two are called 'total'"),
         (setting("A.array", outputs={"a": Output(), "b": Output()}), "the result of A.array has no 'a'"),
         (setting("A.bare", inputs={"x": Input(datatype="FP32")}, outputs={"y": Output()}), "has no datatype"),
+        (setting("A.array", outputs={"y": Output(key="nope")}), "the result of A.array has no keys; leave out key"),
     ],
 )  # fmt: skip
 def test_a_description_that_does_not_fit_says_why(said: ModelSetting, why: str) -> None:
