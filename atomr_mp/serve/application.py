@@ -284,7 +284,7 @@ class Application:
     async def _metrics(self, exchange: Exchange) -> None:
         accept, status = exchange.headers.get(b"accept", b"").decode("latin-1"), await self._figures.present()
         told = metrics.PoolTold(status, self._figures.latest, self._driver)
-        of_models = triton_metrics.families(self.inference.statistics.told(self.inference.names()), told)
+        of_models = triton_metrics.families(self.inference.statistics, self.inference.names(), told)
         kind, body = await asyncio.to_thread(metrics.exposition, self.counters, told, accept, of_models)
         await exchange.answer(200, body, (b"content-type", kind.encode()))
 

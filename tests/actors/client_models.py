@@ -97,4 +97,4 @@ class ClientModels(Actor):
         for at, (value, delay_ms) in enumerate(zip(values, delays_ms, strict=True)):
             time.sleep(float(delay_ms) / 1000)  # as its client asks
             yield {"OUT": np.array([value], np.int32), "IDX": np.array([at], np.uint32)}
-        time.sleep(float(wait_ms[0]) / 1000)
+        time.sleep(float(wait_ms[0]) / 1000)  # as its client asks

@@ -133,7 +133,7 @@ class Inference:
         """Return the models with their states, as the protocol's extension of repositories has them.
 
         Args:
-            only_ready: Whether to leave out those that are not ready.
+            only_ready: Whether to list ready models alone.
         """
         found: list[dict[str, str]] = []
         for name in self.names():

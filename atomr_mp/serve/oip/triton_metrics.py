@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from atomr_mp.serve.metrics import PoolTold
+    from atomr_mp.serve.oip.statistics import ModelStatistics
 
 _COUNTS: Final = {
     "nv_inference_request_success": ("success", "Requests that were answered"),
@@ -24,16 +25,17 @@ _DURATIONS: Final = {
 }
 
 
-def families(statistics: Iterable[Mapping[str, Any]], pool: PoolTold) -> Iterator[Metric]:
-    """Yield the metrics.
+def families(statistics: ModelStatistics, models: list[str], pool: PoolTold) -> Iterator[Metric]:
+    """Yield the metrics. Blocks for as long as reading all figures takes, and asking the driver.
 
     Args:
-        statistics: The models' statistics, as the protocol has them.
+        statistics: Counts inferences.
+        models: The models' names.
         pool: What is known of the pool, whose GPUs are told.
     """
     from prometheus_client.core import Metric
 
-    told = list(statistics)
+    told = statistics.told(models)
 
     def family(name: str, text: str, values: Iterable[tuple[dict[str, str], float]], kind: str = "unknown") -> Metric:
         found = Metric(name, text, kind)  # no counter: its name would have to end in _total

@@ -268,7 +268,7 @@ def test_health_is_told_by_a_body_too(server: Server, path: str, body: dict[str,
 
 
 def test_the_index_has_all_models_with_their_states(server: Server, client: Any) -> None:
-    """A body may ask for those that are ready."""
+    """With `ready` in its body, a request gets ready models alone."""
     found = client.get_model_repository_index()
     assert {"name": ADD_SUB, "version": "1", "state": "READY"} in found
     assert [each["name"] for each in found] == sorted(each["name"] for each in found)

@@ -23,7 +23,7 @@ DURATIONS: Final = ("request", "queue", "compute_input", "compute_infer", "compu
 
 def samples(statistics: ModelStatistics, pool: Any, accept: str) -> dict[tuple[str, str], float]:
     """Return what a scrape reads of Triton's metrics, by name and by model or GPU."""
-    told = families(statistics.told(["A.m", ODD]), pool)
+    told = families(statistics, ["A.m", ODD], pool)
     _, body = exposition(Counters(), PoolTold(None, None, None), accept, told)  # type: ignore[arg-type]
     read: Any = open_metrics if "openmetrics" in accept else prometheus
     found = [each for family in read(body.decode()) for each in family.samples if each.name.startswith("nv_")]
