@@ -5,8 +5,9 @@ change. Subclasses of these types travel as the plain type. A NumPy array is ext
 content is the msgpack array [dtype name, shape, data]; data is the bytes themselves (C order, little-endian), or for
 arrays larger than `INLINE_BYTES` the index of the payload frame that holds them. An array in a device's memory is
 extension type 2, a `refs.WireRef`; one in memory of the client extension type 3, a `refs.ClientArray`: that is how
-arrays larger than `SHARED_BYTES` travel where both ends can map the memory. NumPy scalars travel as plain numbers
-and texts, complex numbers as arrays without dimensions.
+arrays larger than `SHARED_BYTES` travel where both ends can map the memory. Texts and bytes too large for a body are
+extension type 4, see `packing`. NumPy scalars travel as plain numbers and texts, complex numbers as arrays without
+dimensions.
 NumPy is imported when the first array arrives: a process that never sees one never pays for it.
 """
 
@@ -18,7 +19,7 @@ import struct
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -26,9 +27,10 @@ from atomr_mp import checks, errors
 from atomr_mp.protocol import dtypes, foreign, type_words
 from atomr_mp.protocol.crossing import SCALARS, JsonArguments
 from atomr_mp.protocol.crossing import check as check_crosses
-from atomr_mp.protocol.decoders import decoder
+from atomr_mp.protocol.decoders import decoder, known
 from atomr_mp.protocol.flow.limits import AROUND, MAX_BODY_BYTES, MAX_DEPTH, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS, check_shape
+from atomr_mp.protocol.packing import PACKED, PACKED_MARK, PackedTexts, packed, unpacked
 from atomr_mp.protocol.pickling import why_not_sent
 from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, Operand, WireRef, decode_client_array, decode_ref
 
@@ -107,14 +109,11 @@ def encode(  # noqa: C901 - a further call would cost more
             frames, placed = [], [*placed]
             hook = functools.partial(_encode_other, frames, placed, place)
             body = msgspec.msgpack.encode(value, enc_hook=hook)
+        if len(body) > MAX_BODY_BYTES:
+            body, frames, placed = _encode_large(given, len(body), place)
     except (TypeError, ValueError, OverflowError, RecursionError, BufferError) as error:
         advice = "; send bytes() of it" if isinstance(error, BufferError) else ""
         raise errors.InvalidRequest(f"a value cannot be sent: {error}{advice}") from error
-    if len(body) > MAX_BODY_BYTES:
-        raise errors.InvalidRequest(
-            f"the values take {len(body)} bytes, more than the {MAX_BODY_BYTES} that a call may have; send large "
-            "data as NumPy arrays, or in several calls"
-        )
     check_crosses(given, around)
     if len(frames) > MAX_FRAMES:
         raise errors.InvalidRequest(f"{len(frames)} large arrays in one call; the limit is {MAX_FRAMES}")
@@ -157,6 +156,8 @@ class Decoder(Generic[T]):
         self._frames: Sequence[Buffer] = ()
         self._resolve: Callable[[WireRef | ClientArray], object] | None = None
         self._decoder: msgspec.msgpack.Decoder[T] = decoder(type_, ext_hook=self._extension, dec_hook=hook)
+        self._type: Final = type_
+        self._hook: Final = hook
 
     def decode(
         self,
@@ -179,7 +180,7 @@ class Decoder(Generic[T]):
         """
         self._frames, self._resolve = frames, resolve
         try:
-            value = self._decoder.decode(body)
+            value = self._of_packed(body[1:]) if body[:1] == PACKED_MARK else self._decoder.decode(body)
             if type(value) in CONTAINERS:
                 _check_depth(value, MAX_DEPTH + AROUND)
         except (msgspec.DecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
@@ -190,9 +191,23 @@ class Decoder(Generic[T]):
             self._frames, self._resolve = (), None
         return value
 
+    def _of_packed(self, body: bytes) -> T:
+        """Return a value with packed texts in it, which msgspec takes for no text, bytes or list before they are there.
+
+        Raises:
+            DecodeError: It is of another type.
+        """
+        plain = decoder(Any, ext_hook=self._extension).decode(body)
+        if self._type is Any:
+            return cast("T", plain)
+        hook = self._hook or _as_it_is
+        return cast("T", msgspec.convert(plain, known(self._type), dec_hook=hook, builtin_types=_BUILTIN))
+
     def _extension(self, code: int, data: memoryview) -> object:
         if code == ARRAY:
             return self._array(data)
+        if code == PACKED:
+            return self._packed(data)
         decode = _SHARED.get(code)
         if decode is None:
             raise ValueError(f"unknown extension type {code}")
@@ -204,6 +219,13 @@ class Decoder(Generic[T]):
             # Its place is within the ref, and must not be taken for one in the values.
             raise ValueError(f"an array in shared memory is described wrongly ({error})") from error
         return self._resolve(shared)
+
+    def _packed(self, data: memoryview) -> object:
+        try:
+            content = decoder(tuple[str, Any, Any], ext_hook=self._extension).decode(data)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ValueError(f"a packed value is described wrongly ({error})") from error
+        return unpacked(content)
 
     def _array(self, data: memoryview) -> np.ndarray[Any, Any]:
         try:
@@ -254,6 +276,14 @@ CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
 """Types whose values may be nested."""
 
 
+_BUILTIN: Final = (bytes,)
+"""Not from texts, as bytes in JSON are."""
+
+
+def _as_it_is(_type: type, value: Any) -> Any:
+    return value
+
+
 def _encode_other(
     frames: list[bytes],
     placed: list[PlacedArray],
@@ -283,6 +313,41 @@ def _encode_other(
             return shared.to_wire().extension
     plain = foreign.plain(value)
     return _as_plain(value) if plain is value else plain
+
+
+def _encode_large(
+    value: object, nbytes: int, place: Callable[[Any], PlacedArray | None] | None
+) -> tuple[bytes, list[bytes], list[PlacedArray]]:
+    """Return the wire form of a value whose body was larger than may be, with its texts and bytes beside the body.
+
+    Raises:
+        InvalidRequest: It is too large even so.
+    """
+    frames: list[bytes] = []
+    placed: list[PlacedArray] = []
+    smaller = packed(value)
+    if smaller is not value:
+        hook = functools.partial(_encode_packed, frames, placed, place)
+        body = PACKED_MARK + msgspec.msgpack.encode(smaller, enc_hook=hook)
+        nbytes = len(body)
+        if nbytes <= MAX_BODY_BYTES:
+            return body, frames, placed
+    raise errors.InvalidRequest(
+        f"the values take {nbytes} bytes, more than the {MAX_BODY_BYTES} that a call may have; send large data as "
+        "NumPy arrays, bytes or texts, or in several calls"
+    )
+
+
+def _encode_packed(
+    frames: list[bytes],
+    placed: list[PlacedArray],
+    place: Callable[[Any], PlacedArray | None] | None,
+    value: object,
+) -> object:
+    if type(value) is not PackedTexts:
+        return _encode_other(frames, placed, place, value)
+    hook = functools.partial(_encode_other, frames, placed, place)
+    return msgspec.msgpack.Ext(PACKED, msgspec.msgpack.encode(value.parts(), enc_hook=hook))
 
 
 def _as_plain(value: object) -> object:

@@ -19,6 +19,7 @@ from atomr_mp.protocol.exceptions import describe
 from atomr_mp.protocol.foreign import to_tensor
 from atomr_mp.protocol.messages.data import MAX_ITEMS
 from atomr_mp.protocol.messages.devices import MethodInfo, Resumes
+from atomr_mp.protocol.packing import PACKED_MARK
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
 from atomr_mp_workers import own_process
 from atomr_mp_workers.actor import Example, MethodOptions
@@ -34,6 +35,7 @@ caller's, which may look the same."""
 _NO_ARGUMENTS: Final = b"\x90"
 """An empty array."""
 _MAP_HEADS: Final = frozenset(bytes((head,)) for head in (*range(0x80, 0x90), 0xDE, 0xDF))
+_PACKED_MAP_HEADS: Final = frozenset(PACKED_MARK + head for head in _MAP_HEADS)
 
 
 class Parameter(NamedTuple):
@@ -123,7 +125,8 @@ class LoadedMethod(Method):
         """Decode a call's arguments; a msgpack array has them by position, a map by name."""
         if body == _NO_ARGUMENTS and not self._parameters:
             return ()
-        decoder = self._by_name if body[:1] in _MAP_HEADS else self._by_position
+        is_map = body[:1] in _MAP_HEADS or body[:2] in _PACKED_MAP_HEADS
+        decoder = self._by_name if is_map else self._by_position
         try:
             arguments = _astuple(decoder.decode(body, frames, resolve))
             own_process.check()  # a default, or an annotation's class, may have code of its own
@@ -146,6 +149,7 @@ class LoadedMethod(Method):
         required = [each.name for each in self._parameters if each.required]
         wrong = ""
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            body = body.removeprefix(PACKED_MARK)
             if body[:1] in _MAP_HEADS:
                 wrong = wrong_names(
                     self.name, names, required, msgspec.msgpack.decode(body, type=dict[str, msgspec.Raw])

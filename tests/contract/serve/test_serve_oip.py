@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
@@ -251,6 +252,13 @@ def test_paths_have_triton_s_statuses(server: Server, path: str, status: int) ->
     answer = server.ask("GET", path)
     assert answer.status == status
     assert (list(answer.json()) == ["error"]) == (status != 200)
+
+
+def test_bytes_may_be_larger_than_a_call_s_body(client: Any) -> None:
+    """In a request, and in its answer."""
+    images = np.array([os.urandom(700_000) for _ in range(12)], object)
+    answer = client.infer("Modelled.same_bytes", [tensor("x", images)])
+    assert answer.as_numpy("output").tolist() == images.tolist()
 
 
 @pytest.mark.parametrize(

@@ -128,10 +128,11 @@ def test_a_scalar_s_own_way_is_the_way_of_all_values(value: object) -> None:
     assert found[0] == found[1]
 
 
-def test_a_scalar_is_not_larger_than_a_call_may_be() -> None:
-    """The error says how large it is."""
-    with pytest.raises(errors.InvalidRequest, match=str(MAX_BODY_BYTES)):
-        encode_scalar(bytes(MAX_BODY_BYTES))
+def test_a_large_scalar_lies_beside_the_body() -> None:
+    """As a large array does."""
+    body, frames, _ = encode_scalar(bytes(MAX_BODY_BYTES))
+    assert len(body) < 100
+    assert list(map(len, frames)) == [MAX_BODY_BYTES]
 
 
 @given(arrays())
@@ -401,7 +402,7 @@ class Dates(list[dt.date]):
         pytest.param(np.ma.masked_array([1, 2], [True, False]), id="a masked array"),
         pytest.param(np.zeros((1,) * (MAX_DIMENSIONS + 1)), id="an array of too many dimensions"),
         pytest.param(np.broadcast_to(np.uint8(0), MAX_PAYLOAD_BYTES + 1), id="an array above the limit"),
-        pytest.param(bytes(MAX_BODY_BYTES), id="a body above the limit"),
+        pytest.param([[bytes(MAX_BODY_BYTES)]], id="a body above the limit"),
         pytest.param({"a": (Dated(),)}, id="a struct with a date"),
         pytest.param([DatedClass()], id="a dataclass with a date"),
         pytest.param(Dates([dt.date(2026, 11, 23)]), id="a list of a kind of its own with a date"),
