@@ -24,6 +24,7 @@ from atomr_mp.serve.http.events import OpenHttpStreams, StreamWait
 from atomr_mp.serve.http.exchange import JSON, TEXT, Budget, Exchange, Receive, Scope, Send
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
 from atomr_mp.serve.http.routes import Route, RouteGroup, Routes
+from atomr_mp.serve.http.unread_answers import UnreadAnswers
 from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.oip import triton_metrics
 from atomr_mp.serve.oip.http_face import HttpFace
@@ -91,6 +92,7 @@ class Application:
         self.counters: Final = counters or Counters()
         self.accounts: Final = Accounts(self.counters, access_log=access_log, log_errors=log_errors)
         self.budget: Final = Budget(limits.buffered_bytes)
+        self.unread: Final = UnreadAnswers(limits)
         self._figures: Final = PoolFigures(source)
         self._driver: Final = Driver()
         self.health: Final = PoolHealth(source, self._figures)
@@ -209,7 +211,7 @@ class Application:
     def _taken(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
         """Return the exchange of a request that has come."""
         self.begin()
-        exchange = Exchange(scope, receive, send, self.limits, self.budget)
+        exchange = Exchange(scope, receive, send, self.limits, self.budget, self.unread)
         if self._has_cors:
             exchange.cors = self._cors.headers(exchange.headers.get(b"origin"))
         return exchange

@@ -49,8 +49,9 @@ class HttpCalls:
         reply = self._calls.call(exchange, plan, args, kwargs, deadline_s=deadline_s, priority=priority)
         del args, kwargs  # decoded, they may take many times the bytes that were sent, and the call may be long
         result = await self._calls.outcome(exchange, reply)
-        content_type, body = results.encode(result, form, plan.as_json)
-        await exchange.answer(200, body, content_type)
+        async with exchange.making(results.about_bytes(result)):
+            content_type, body = results.encode(result, form, plan.as_json)
+            await exchange.answer(200, body, content_type)
 
 
 async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, ...], dict[str, Any] | None]:

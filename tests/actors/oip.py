@@ -54,9 +54,11 @@ class Inferred(Actor):
         """Return the argument."""
         return x
 
-    @method(idempotent=True)
-    def zeros(self, count: int) -> NDArray[np.uint8]:
-        """Return so many bytes."""
+    @method(thread=True, idempotent=True)
+    def zeros(self, count: int, gate: str = "") -> NDArray[np.uint8]:
+        """Return so many bytes, behind a gate if there is one."""
+        if gate:
+            probe.arrive(gate)
         return np.zeros(count, np.uint8)
 
     @method

@@ -87,7 +87,9 @@ async def _serve(
     served: Asgi = application
     if plan.middleware:
         served = SurroundedApplication(application, plan.middleware, cors, counters)
-    server = HttpServer(served, plan.limits, counters, tls=_tls(plan), own_user_only=plan.own_user_only)
+    server = HttpServer(
+        served, plan.limits, counters, application.unread, tls=_tls(plan), own_user_only=plan.own_user_only
+    )
     grpc_server = _grpc(plan, application)
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()
@@ -164,7 +166,6 @@ def _grpc(plan: FrontEndPlan, application: Application) -> GrpcServer | None:
     from atomr_mp.serve.oip.grpc.frame import Grounds
     from atomr_mp.serve.oip.grpc.server import GrpcServer
     from atomr_mp.serve.oip.grpc.service import GrpcService
-    from atomr_mp.serve.oip.grpc.unread import UnsentAnswers
 
     grounds = Grounds(
         application.inference,
@@ -174,7 +175,7 @@ def _grpc(plan: FrontEndPlan, application: Application) -> GrpcServer | None:
         application.streams,
         application.budget,
         plan.limits,
-        UnsentAnswers.of_front_end(plan.limits),
+        application.unread,
     )
     return GrpcServer(GrpcService(grounds), plan.limits)
 

@@ -25,9 +25,9 @@ import httptools
 
 from atomr_mp.serve.front_end.request import HttpRequest, head_of
 from atomr_mp.serve.front_end.timer import LazyTimer
-from atomr_mp.serve.front_end.unread_answers import UnreadAnswers
 from atomr_mp.serve.http.exchange import Receive, Scope, Send
 from atomr_mp.serve.http.limits import Limits
+from atomr_mp.serve.http.unread_answers import UnreadAnswers
 from atomr_mp.serve.metrics import CONNECTIONS, REFUSED, Counters
 from atomr_mp.serve.problems import CLOSE, Header, Problem, body_of, retry_after
 

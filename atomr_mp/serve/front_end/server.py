@@ -11,8 +11,8 @@ import ssl
 from typing import Final
 
 from atomr_mp.serve.front_end.connection import Asgi, HttpConnection, Settings
-from atomr_mp.serve.front_end.unread_answers import UnreadAnswers
 from atomr_mp.serve.http.limits import Limits
+from atomr_mp.serve.http.unread_answers import UnreadAnswers
 from atomr_mp.serve.metrics import REFUSED, Counters
 
 BACKLOG: Final = 2048
@@ -33,6 +33,7 @@ class HttpServer:
         application: The ASGI application.
         limits: Limits of clients.
         counters: Counters of connections.
+        unread: Bounds what clients do not read.
         tls: The context of TLS; None for plain HTTP.
         own_user_only: Whether the socket is a unix socket, for this user and root only.
     """
@@ -42,6 +43,7 @@ class HttpServer:
         application: Asgi,
         limits: Limits,
         counters: Counters,
+        unread: UnreadAnswers,
         *,
         tls: ssl.SSLContext | None = None,
         own_user_only: bool = False,
@@ -54,7 +56,7 @@ class HttpServer:
         self._counters: Final = counters
         scheme = "http" if tls is None else "https"
         self._settings: Final = Settings(
-            application, limits, counters, self._connections, self._tasks, UnreadAnswers(limits), own_user_only, scheme
+            application, limits, counters, self._connections, self._tasks, unread, own_user_only, scheme
         )
         self._server: asyncio.Server | None = None
         self._accepting: asyncio.Task[None] | None = None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.client.reply import set_done
 from atomr_mp.serve.http.limits import Limits
+from atomr_mp.serve.http.unread_answers import SMALL_BYTES, UnreadAnswers
 from atomr_mp.serve.problems import CLOSE, ClientLeft, Header, Problem, lines_of, retry_after
 from atomr_mp.serve.served_request import ServedRequest, Watcher
 
@@ -199,18 +201,22 @@ class Exchange(ServedRequest):
         send: ASGI's function.
         limits: Limits of the client's requests.
         budget: The budget that the body's room is taken from.
+        unread: What the answer's room is taken from.
     """
 
     __slots__ = (
-        "_budget", "_direct", "_receive", "_repeats", "_room", "_send", "_whole_bytes", "answered", "cors", "headers",
-        "limits", "scope", "values",
+        "_budget", "_direct", "_receive", "_repeats", "_room", "_send", "_unread", "_whole_bytes", "answered", "cors",
+        "headers", "limits", "scope", "values",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits, budget: Budget) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, limits: Limits, budget: Budget, unread: UnreadAnswers
+    ) -> None:
         self.scope: Final = scope
         self._receive: Final = receive
         self._send: Final = send
         self._budget: Final = budget
+        self._unread: Final = unread
         self._room: BodyRoom | None = None
         self._whole_bytes = 0
         """Bytes that a body which came as a whole holds of the budget."""
@@ -340,6 +346,31 @@ class Exchange(ServedRequest):
 
     # --- the answer ------------------------------------------------------------------------------------------------
 
+    def making(self, nbytes: int) -> contextlib.AbstractAsyncContextManager[None]:
+        """Return a context that waits for room for an answer, which is to be made and sent in the block.
+
+        Args:
+            nbytes: About how many bytes it will have.
+
+        Raises:
+            ClientLeft: The client has left while the answer waited, where the context is entered.
+        """
+        return _NO_WAIT if nbytes <= SMALL_BYTES else self._making(nbytes)
+
+    @contextlib.asynccontextmanager
+    async def _making(self, nbytes: int) -> AsyncIterator[None]:
+        left = asyncio.get_running_loop().create_future()
+        watcher = self.watcher(left)
+        watcher.start()
+        try:
+            await self._unread.take(nbytes, left)
+        finally:
+            watcher.stop()
+        try:
+            yield
+        finally:
+            self._unread.give_back(nbytes)
+
     async def answer(self, status: int, body: bytes, content_type: Header = JSON, *more: Header) -> None:
         """Send a whole answer."""
         length = b"%d" % len(body)
@@ -447,6 +478,8 @@ class _TaskWatcher:
         await self._exchange.left()
         set_done(self._left)
 
+
+_NO_WAIT: Final = contextlib.nullcontext()
 
 COMMON: Final[tuple[Header, ...]] = (
     (b"cache-control", b"no-store"),

@@ -118,7 +118,8 @@ class HttpFace:
         request = await self._request(exchange, model, version)
         http_body.check_outputs(model, request)
         answer = await self._inference.infer(exchange, request, deadline_s=deadline_s, headers=headers)
-        await _send(exchange, request, answer, accepted)
+        async with exchange.making(answer.nbytes):
+            await _send(exchange, request, answer, accepted)
 
     async def _request(self, exchange: Exchange, model: Model, version: str) -> InferRequest:
         """Read a request.
@@ -144,7 +145,8 @@ class HttpFace:
     async def _generate(self, exchange: Exchange) -> None:
         _, request, deadline_s, headers = await self._generation(exchange)
         answer = await self._inference.infer(exchange, request, deadline_s=deadline_s, headers=headers)
-        await exchange.answer(200, generate.encode(answer))
+        async with exchange.making(answer.nbytes):
+            await exchange.answer(200, generate.encode(answer))
 
     async def _generate_stream(self, exchange: Exchange) -> None:
         model, request, deadline_s, headers = await self._generation(exchange)

@@ -15,7 +15,7 @@ from atomr_mp.serve.openai.refusals import refusal, shown, wrong_type
 from atomr_mp.serve.openai.text_calls import call_all
 from atomr_mp.serve.pool_calls import PoolCalls
 from atomr_mp.serve.source import PoolSource
-from atomr_mp.serve.values.results import encode_json
+from atomr_mp.serve.values.results import about_bytes, encode_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,13 +65,14 @@ class Embeddings:
         if expected is not None and any(len(vector) != expected for vector in vectors):
             why = f"the vectors of {model} have {len(vectors[0])} dimensions, and {plan.method} has no other"
             raise refusal(DIMENSIONS, "unsupported_value", why, ran=True)
-        data = [
-            {"object": "embedding", "index": index, "embedding": _encoded(vector, encoding)}
-            for index, vector in enumerate(vectors)
-        ]
         total = usage.total(counts)
         told = {name: total[name] for name in ("prompt_tokens", "total_tokens")}
-        await exchange.answer(200, encode_json({"object": "list", "data": data, "model": model, "usage": told}))
+        async with exchange.making(about_bytes(vectors)):
+            data = [
+                {"object": "embedding", "index": index, "embedding": _encoded(vector, encoding)}
+                for index, vector in enumerate(vectors)
+            ]
+            await exchange.answer(200, encode_json({"object": "list", "data": data, "model": model, "usage": told}))
 
 
 def _dimensions(given: object) -> int | None:

@@ -87,6 +87,23 @@ def encode(result: object, form: bytes, as_json: Callable[[Any], Any] | None = N
         raise errors.Unsupported(str(error), maybe_executed=True) from error
 
 
+def about_bytes(result: object) -> int:
+    """Return about how many bytes a result has: those of its arrays, texts and bytes."""
+    numpy, total, left = sys.modules.get("numpy"), 0, [result]
+    array = _NO_TYPE if numpy is None else numpy.ndarray
+    while left:
+        each = left.pop()
+        if isinstance(each, str | bytes):
+            total += len(each)
+        elif isinstance(each, array):
+            total += each.nbytes
+        elif isinstance(each, dict):
+            left += each.values()
+        elif isinstance(each, list | tuple) and not _NUMBERS.issuperset(map(type, each)):
+            left += each
+    return total
+
+
 def _not_so(wanted: str, result: object) -> errors.Unsupported:
     return errors.Unsupported(
         f"the result is no {wanted} but a {type(result).__name__}; ask for application/json", maybe_executed=True
@@ -135,6 +152,8 @@ def _check_keys(found: dict[Any, Any]) -> None:
         names[name] = key
 
 
+_NO_TYPE: Final = ()
+_NUMBERS: Final = frozenset({int, float, bool, type(None)})
 _TEXT: Final = frozenset({str})
 _CONTAINERS: Final = (dict, list, tuple)
 _CONTAINER_TYPES: Final = frozenset(_CONTAINERS)

@@ -16,6 +16,7 @@ from atomr_mp.serve.front_end.server import HttpServer
 from atomr_mp.serve.http import events
 from atomr_mp.serve.http.exchange import DIRECT, Receive, Scope, Send
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS
+from atomr_mp.serve.http.unread_answers import UnreadAnswers
 from atomr_mp.serve.metrics import Counters
 from benchmarks.contestant import STREAM_PARTS
 
@@ -44,7 +45,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def serve() -> None:
     """Serve until the process is killed."""
-    server = HttpServer(application, DEFAULT_LIMITS, Counters())
+    server = HttpServer(application, DEFAULT_LIMITS, Counters(), UnreadAnswers(DEFAULT_LIMITS))
     await server.start(socket.create_server(("127.0.0.1", int(sys.argv[1]))))
     await asyncio.Event().wait()
 

@@ -8,8 +8,8 @@ import random
 from typing import Any, Final, Self
 
 from atomr_mp.serve.front_end import connection
-from atomr_mp.serve.front_end.unread_answers import UnreadAnswers
 from atomr_mp.serve.http.limits import Limits
+from atomr_mp.serve.http.unread_answers import UnreadAnswers
 from atomr_mp.serve.metrics import Counters
 from fuzzing import http_model
 from fuzzing.target import Target, damage

@@ -16,9 +16,9 @@ pytest.importorskip("httptools")
 
 
 from atomr_mp.serve.front_end import connection
-from atomr_mp.serve.front_end.unread_answers import UnreadAnswers
 from atomr_mp.serve.http.exchange import Budget, Exchange
 from atomr_mp.serve.http.limits import Limits
+from atomr_mp.serve.http.unread_answers import UnreadAnswers
 from atomr_mp.serve.metrics import Counters
 from tests.support import DEADLINE_S
 
@@ -515,7 +515,7 @@ def test_a_client_that_leaves_while_answers_wait_ends_its_requests(answer: str) 
     """Requests behind the first end too: the front end would try to write their answers for ever."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        exchange = Exchange(scope, receive, send, Limits(), Budget(1000))
+        exchange = Exchange(scope, receive, send, Limits(), Budget(1000), UnreadAnswers(Limits()))
         if answer == "whole":
             await exchange.answer(200, b"x" * 1000)
         else:

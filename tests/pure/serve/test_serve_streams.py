@@ -12,6 +12,7 @@ from atomr_mp.serve import method_figures, streams
 from atomr_mp.serve.http.events import COMMENT, OpenHttpStreams, event
 from atomr_mp.serve.http.exchange import Budget, Exchange
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS
+from atomr_mp.serve.http.unread_answers import UnreadAnswers
 from atomr_mp.serve.metrics import STREAMS, Counters
 from atomr_mp.serve.problems import ClientLeft, Problem
 from atomr_mp.serve.streams import EVENTS, JOIN_BYTES, LINES, HttpStream, form_of
@@ -58,7 +59,9 @@ class Client:
         self.leaves = asyncio.Event()
         self.arrived = asyncio.Event()
         scope = {"method": "POST", "path": "/", "headers": []}
-        self.exchange = Exchange(scope, self.receive, self.send, DEFAULT_LIMITS, Budget(1000))
+        self.exchange = Exchange(
+            scope, self.receive, self.send, DEFAULT_LIMITS, Budget(1000), UnreadAnswers(DEFAULT_LIMITS)
+        )
         self.stream = FakeStream()
         self.open = OpenHttpStreams(10)
         self.counters = Counters()

@@ -16,9 +16,9 @@ from atomr_mp.serve.http.access import Access
 from atomr_mp.serve.http.events import OpenHttpStreams
 from atomr_mp.serve.http.exchange import Budget
 from atomr_mp.serve.http.limits import Limits
+from atomr_mp.serve.http.unread_answers import UnreadAnswers
 from atomr_mp.serve.metrics import IN_FLIGHT, Counters
 from atomr_mp.serve.oip.grpc.call import GrpcCall, metadata_of, refuse
-from atomr_mp.serve.oip.grpc.unread import UnsentAnswers
 from atomr_mp.serve.oip.inference import Inference
 from atomr_mp.serve.problems import ClientLeft, Problem
 from atomr_mp.tracing.forwarding import forwarding
@@ -42,7 +42,16 @@ class Grounds(NamedTuple):
     streams: OpenHttpStreams
     budget: Budget
     limits: Limits
-    unsent: UnsentAnswers
+    unread: UnreadAnswers
+
+    def check_room(self) -> None:
+        """Refuse a request while clients leave too much of their answers unread.
+
+        Raises:
+            Problem: 429.
+        """
+        if (problem := self.unread.crowd()) is not None:
+            raise errors.unraised(problem)
 
 
 class CallFrame:

@@ -51,7 +51,8 @@ class InferenceStream:
         self._context: Final = context
         self._served: Final = served
         self._room: Final = asyncio.Semaphore(MOST_AT_ONCE)
-        self._unsent: Final = grounds.unsent.of_stream(grounds.limits)
+        self._unsent_bytes = 0
+        """Bytes of answers that wait until they are sent."""
         self._turn: Final = asyncio.Lock()
         """Held while an answer is sent: gRPC sends one at a time."""
         self._tasks: Final[set[asyncio.Task[None]]] = set()
@@ -132,7 +133,7 @@ class InferenceStream:
         with contextlib.suppress(ClientLeft), self._frame.counting(served):
             served.read_bytes = len(data)
             try:
-                self._unsent.check()
+                self._check_room()
                 self._grounds.budget.hold(len(data))
                 try:
                     message = requests.message_of(data)
@@ -148,6 +149,18 @@ class InferenceStream:
                 raise
             except Exception as error:  # noqa: BLE001 - the top of a request: it is answered, and the server goes on
                 await self._fail(served, request, internal(error, served))
+
+    def _check_room(self) -> None:
+        """Refuse a request while its client, or all clients, leave too much unread.
+
+        Raises:
+            Problem: 429.
+        """
+        unsent, most = self._unsent_bytes, self._grounds.limits.unread_connection_bytes
+        if unsent > most:
+            told = f"{unsent} bytes of answers wait on this stream, more than {most}; read them, then ask again"
+            raise Problem(429, "overloaded", told, headers=(retry_after(0),))
+        self._grounds.check_room()
 
     async def _answer(self, served: GrpcCall, request: InferRequest) -> None:
         inference = self._inference
@@ -200,15 +213,18 @@ class InferenceStream:
             ClientLeft: The client has left.
             Problem: The client has read nothing for too long.
         """
-        with self._unsent.sending(answer.nbytes):
-            async with self._turn:
+        nbytes = answer.nbytes
+        self._unsent_bytes += nbytes
+        try:
+            async with self._turn, self._grounds.unread.making(nbytes):
                 await self._write(served, requests.encode_part(answer, is_final=is_final))
+        finally:
+            self._unsent_bytes -= nbytes
 
     async def _send_end(self, served: GrpcCall, message: bytes) -> None:
         """Send an answer without outputs; see `_send`."""
-        with self._unsent.sending(len(message)):
-            async with self._turn:
-                await self._write(served, message)
+        async with self._turn:
+            await self._write(served, message)
 
     async def _write(self, served: GrpcCall, message: bytes) -> None:
         try:

@@ -130,10 +130,10 @@ class GrpcService:
     # --- inference -------------------------------------------------------------------------------------------------
 
     async def _infer(self, path: str, data: bytes, context: Any) -> bytes:
-        budget, found = self._grounds.budget, b""
+        budget, unread, found = self._grounds.budget, self._grounds.unread, b""
         with self._frame.serving(path, context) as served:
             served.read_bytes = len(data)
-            self._grounds.unsent.check()
+            self._grounds.check_room()
             budget.hold(len(data))
             try:
                 answer = await self._inference.infer(
@@ -141,9 +141,11 @@ class GrpcService:
                 )
             finally:
                 budget.let_go(len(data))
+            nbytes = answer.nbytes
+            await unread.take(nbytes)
+            context.add_done_callback(lambda _context: unread.give_back(nbytes))  # once its client has read it, or left
             found = requests.encode(answer)
             served.sent_bytes = len(found)
-            self._grounds.unsent.until_over(context, len(found))
         return found
 
     async def _stream_infer(self, path: str, _requests: Any, context: Any) -> None:

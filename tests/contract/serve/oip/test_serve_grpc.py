@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import re
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +44,7 @@ from tests.inferring import (
     tensor,
     texts,
 )
-from tests.serving import CLI, Server
+from tests.serving import CLI, Server, read_all
 from tests.support import BACKEND, DEADLINE_S, Ledger, settled
 
 LIMIT: Final = 200_000
@@ -745,6 +748,40 @@ def test_a_watch_of_health_ends_with_the_server(ledger: Ledger) -> None:
         assert server.process.wait(DEADLINE_S) == 0
 
 
+def asked_by_hand(path: str, metadata: Mapping[str, str], request: bytes | None = None) -> bytes:
+    """Return what a client of HTTP/2 sends that asks once, and never lets the server send more than 64 KiB.
+
+    Args:
+        path: The call's.
+        metadata: More headers, of fewer than 127 bytes each.
+        request: The message; None if the client ends with the headers.
+    """
+    fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "here", **metadata}
+    fields |= {"te": "trailers", "content-type": "application/grpc"}
+    pairs = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
+    block = b"".join(b"\x00%c%b%c%b" % (len(name), name, len(value), value) for name, value in pairs)
+    frames = [(4, 0, 0, b""), (1, 5 if request is None else 4, 1, block)]  # SETTINGS; HEADERS, which end or go on
+    if request is not None:
+        frames.append((0, 1, 1, b"\x00" + len(request).to_bytes(4, "big") + request))
+    sent = [
+        len(content).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + content
+        for kind, flags, stream, content in frames
+    ]
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"".join(sent)
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return an address as sockets have it."""
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Return the bytes of memory that a process has of its own, in no file and shared with no other."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
 def test_a_client_that_reads_nothing_loses_its_stream(ledger: Ledger) -> None:
     """After `stall_s`; the method's generator is closed."""
     options = ("--grpc-port", "0", "--limit", "stall_s=1", "--access-log")
@@ -756,14 +793,59 @@ def test_a_client_that_reads_nothing_loses_its_stream(ledger: Ledger) -> None:
         call.cancel()
 
 
+def test_answers_that_nobody_reads_wait_where_the_worker_has_put_them(ledger: Ledger) -> None:
+    """Over HTTP and gRPC, on any number of connections: what was made in the front end is bounded, and none is lost."""
+    nbytes, most, many = 16_000_000, 32_000_000, 4  # much more than the kernel keeps for a connection
+    options = ("--grpc-port", "0", "--limit", f"unread_bytes={most}", "--limit", "stall_s=60")
+    with contextlib.ExitStack() as stack:
+        gate = stack.enter_context(ledger.gate("unread"))
+        values = [("count", [1], "INT64", [nbytes]), ("gate", [1], "BYTES", [gate.path])]
+        inputs = [dict(zip(("name", "shape", "datatype", "data"), each, strict=True)) for each in values]
+        server = stack.enter_context(Server(ledger, *options, actor=INFERRED, run_dir="unread"))
+        own = f"Host: 127.0.0.1\r\nConnection: close\r\nAuthorization: Bearer {server.token}\r\n"
+        posts = {
+            "/call/Inferred.zeros": ({"count": nbytes, "gate": gate.path}, "Accept: application/x-npy\r\n"),
+            "/v2/models/Inferred.zeros/infer": ({"inputs": inputs, "parameters": {"binary_data_output": True}}, ""),
+        }
+        (front_end,) = server.front_ends()
+        before = anonymous_bytes(front_end)
+        readers = []
+        for path, (given, more) in posts.items():
+            body = json.dumps(given)
+            head = f"POST {path} HTTP/1.1\r\n{own}{more}Content-Type: application/json\r\n"
+            for _ in range(many):
+                reader = stack.enter_context(server.connect())
+                reader.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+                readers.append(reader)
+        asked = message("Inferred.zeros", [tensor("count", numbers(nbytes)), tensor("gate", texts(gate.path))])
+        path, metadata = "/inference.GRPCInferenceService/ModelInfer", bearer(server)
+        frames = asked_by_hand(path, metadata, asked.SerializeToString())
+        leavers = [stack.enter_context(socket.create_connection(host_and_port(server.grpc[0]))) for _ in range(many)]
+        for leaver in leavers:
+            leaver.sendall(frames)
+
+        assert settled(lambda: b"atomr_mp_http_in_flight %d.0" % (3 * many + 1) in server.ask("GET", "/metrics").body)
+        gate.open(3 * many)
+
+        def unread() -> int:
+            found = re.search(r"(\d+) bytes of answers", server.call("Inferred.zeros", {"count": 1}).body.decode())
+            return int(found[1]) if found else 0
+
+        assert settled(lambda: unread() >= 3 * many * nbytes)
+        assert anonymous_bytes(front_end) - before < most + 3 * nbytes
+        for leaver in leavers:
+            leaver.close()
+        with ThreadPoolExecutor(len(readers)) as threads:
+            answers = list(threads.map(read_all, readers))
+        for found in answers:
+            assert found.startswith(b"HTTP/1.1 200")
+            assert len(found) >= nbytes
+        assert settled(lambda: not unread())
+
+
 def test_a_path_that_is_no_text_costs_nobody_the_server(ledger: Ledger) -> None:
     """GRPC's own loop ends at it; another one takes its place at once, at the same port, and connections end."""
-    fields = {b":method": b"POST", b":scheme": b"http", b":path": b"/\xff", b":authority": b"here"}
-    fields |= {b"te": b"trailers", b"content-type": b"application/grpc"}
-    pairs = [(bytes([len(name)]) + name, bytes([len(value)]) + value) for name, value in fields.items()]
-    block = b"".join(b"\x00" + name + value for name, value in pairs)
-    settings = b"\x00\x00\x00\x04\x00" + bytes(4)
-    headers = len(block).to_bytes(3, "big") + b"\x01\x05\x00\x00\x00\x01" + block
+    frames = asked_by_hand("/\xff", {})
     with Server(ledger, "--grpc-port", "0", actor=INFERRED, run_dir="run-path") as server:
 
         def answers() -> bool:
@@ -775,10 +857,8 @@ def test_a_path_that_is_no_text_costs_nobody_the_server(ledger: Ledger) -> None:
 
         for _ in range(2):
             assert settled(answers)
-            with socket.create_connection(
-                ("127.0.0.1", int(server.grpc[0].rpartition(":")[2])), DEADLINE_S
-            ) as connection:
-                connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + headers)
+            with socket.create_connection(host_and_port(server.grpc[0]), DEADLINE_S) as connection:
+                connection.sendall(frames)
                 connection.settimeout(10)  # half of what pings would take to end it
                 while connection.recv(65536):
                     pass
