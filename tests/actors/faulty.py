@@ -46,7 +46,7 @@ class Faulty(Actor):
         return 1
 
     @method
-    def fault_and_wait(self, how: str) -> int:
+    def fault_and_wait(self, how: str, number: int = 0) -> int:  # noqa: ARG002 - tells one request from another
         """Launch a kernel that goes wrong, and meet its error in this very call."""
         self._kernels[how]((1,), (1,), ())
         self._cupy.cuda.Device().synchronize()
