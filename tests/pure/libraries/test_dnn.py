@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pytest
 import scipy.stats
@@ -165,6 +166,30 @@ def test_what_a_method_s_name_says_cannot_be_given(message: str, call: Any) -> N
     """Nor what its request does not have."""
     with pytest.raises(errors.WrongArgument, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        DNN.gelu,
+        lambda x: DNN.activation_backward(x, x, kind="gelu"),
+        lambda x: DNN.local_response_norm(x, size=5),
+        lambda x: DNN.local_response_norm_backward(x, x, size=5),
+    ],
+)
+def test_temporaries_are_those_of_a_part(call: Any) -> None:
+    """Half precision is widened part by part; the parts together are the whole."""
+    x = FakeArray.of(np.resize(of(3, 4, 64, 64).array, (256, 4, 64, 64)), "float16")
+    request = call(x)
+    outputs = {name: FakeArray(layout) for name, layout in request.results().items()}
+    request = msgspec.structs.replace(request, **outputs)
+    tracemalloc.start()
+    run(request)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2 * x.nbytes
+    found = request.out.array
+    np.testing.assert_array_equal(found, np.resize(found[:3], found.shape))
 
 
 def test_one_length_is_that_of_all_dimensions() -> None:

@@ -7,7 +7,7 @@ protocols (NEPs 13, 18 and 35). So a new array is made `like` one that is there,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +33,18 @@ class ArrayLibrary(Library):
 
     scores_at_once = 2**20
     """Most scores of attention in memory, unless a single query has more."""
+
+    elements_at_once = 2**18
+    """Most elements of temporaries, unless a part that is computed as one has more."""
+
+    def parts(self, shape: tuple[int, ...]) -> Iterator[Any]:
+        """Return indices of parts of an array, along its first dimension."""
+        step = max(1, self.elements_at_once // max(1, math.prod(shape[1:])))
+        if not shape or step >= shape[0]:
+            yield ...
+            return
+        for begin in range(0, shape[0], step):
+            yield slice(begin, begin + step)
 
     def kept(self, p: float, seed: int, offset: int, count: int) -> Array:
         """Return for each of some elements whether it is kept: its word of Philox, divided by 2³², is not below p."""

@@ -43,6 +43,7 @@ class CupyDnn(ArrayDnn):
     """All requests on CuPy's arrays."""
 
     scores_at_once = 2**22
+    elements_at_once = 2**26
 
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         super().__init__(context, stream)

@@ -51,11 +51,18 @@ class Norms(ArrayLibrary):
         x, dy = (wide(each).reshape(of.view) for each in (request.x, request.dy))
         invstd = _spread(of, wide(request.invstd), x)
         normal = (x if request.mean is None else x - _spread(of, wide(request.mean), x)) * invstd
-        gradient = dy if request.weight is None else dy * wide(request.weight).astype(x.dtype).reshape(of.affine)
-        left = gradient - normal * _mean(of, gradient * normal)
+        del x  # what is not needed any more makes room
+        gradient = dy if request.weight is None else dy * wide(request.weight).astype(dy.dtype).reshape(of.affine)
+        left = gradient * normal
+        share = _mean(of, left)
+        np.multiply(normal, share, out=left)
+        np.subtract(gradient, left, out=left)
         if request.mean is not None:
             left -= _mean(of, gradient)
-        store(request.out, (left * invstd).reshape(request.x.shape))
+        del gradient
+        left *= invstd
+        store(request.out, left.reshape(request.x.shape))
+        del left
         rest = tuple(axis for axis, n in enumerate(of.affine) if n == 1)
         for operand, terms in ((request.dweight, dy * normal), (request.dbias, dy)):
             if operand is not None:

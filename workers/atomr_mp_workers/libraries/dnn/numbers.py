@@ -15,9 +15,9 @@ from atomr_mp_workers.libraries.scaling import weighted_sum
 Array = npt.NDArray[Any]
 
 
-def wide(operand: Any) -> Array:
-    """Return an array as it is computed with: half precision as float32."""
-    values: Array = array(operand)
+def wide(operand: Any, part: Any = ...) -> Array:
+    """Return an array, or a part of it, as it is computed with: half precision as float32."""
+    values: Array = array(operand)[part]
     return values.astype(np.float32) if values.itemsize == 2 else values
 
 
@@ -28,22 +28,23 @@ def full(shape: tuple[int, ...], value: Any, dtype: Any, *, like: Array) -> Arra
     return made
 
 
-def store(operand: Any, values: Array) -> None:
-    """Write an array, rounded once to the type of the operand."""
+def store(operand: Any, values: Array, part: Any = ...) -> None:
+    """Write an array, or a part of it, rounded once to the type of the operand."""
     target = array(operand)
-    target[...] = values.astype(target.dtype, copy=False)
+    target[part] = values.astype(target.dtype, copy=False)
 
 
-def blend(request: Any, values: Callable[[], Array]) -> Array:
+def blend(request: Any, values: Callable[[], Array], part: Any = ...) -> Array:
     """Return alpha·values + beta·out; values are not computed for an alpha of 0, and out is not read for a beta of 0.
 
-    Where both are 0, it is a single 0.
+    Where both are 0, it is a single 0. A part of out has a part of the values.
     """
     out = array(request.out)
     dtype = np.float64 if out.itemsize == 8 else np.float32
     if not scalar(request.alpha) and not scalar(request.beta):
         return np.zeros((), dtype, like=out)
-    total: Array = weighted_sum((scalar(request.alpha), values), (scalar(request.beta), lambda: wide(request.out)))
+    terms = (scalar(request.alpha), values), (scalar(request.beta), lambda: wide(request.out, part))
+    total: Array = weighted_sum(*terms)
     return total.astype(dtype, copy=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,22 @@ class Pointwise(ArrayLibrary):
     @np.errstate(all="ignore")
     def activation(self, request: dnn.Activation) -> None:
         """Compute out ← alpha·f(x) + beta·out."""
-        store(request.out, blend(request, lambda: self.activated(request.kind, wide(request.x))))
+        for part in self.parts(request.x.shape):
+            values = functools.partial(self._activated, request, part)
+            store(request.out, blend(request, values, part), part)
 
     @np.errstate(all="ignore")
     def activation_backward(self, request: dnn.ActivationBackward) -> None:
         """Compute out ← alpha·dy·f'(x) + beta·out."""
-        store(request.out, blend(request, lambda: self.derived(request.kind, wide(request.x), wide(request.dy))))
+        for part in self.parts(request.x.shape):
+            values = functools.partial(self._derived, request, part)
+            store(request.out, blend(request, values, part), part)
+
+    def _activated(self, request: dnn.Activation, part: Any) -> Array:
+        return self.activated(request.kind, wide(request.x, part))
+
+    def _derived(self, request: dnn.ActivationBackward, part: Any) -> Array:
+        return self.derived(request.kind, wide(request.x, part), wide(request.dy, part))
 
     @np.errstate(all="ignore")
     def dropout(self, request: dnn.Dropout) -> None:

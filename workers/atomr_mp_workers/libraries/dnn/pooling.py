@@ -37,19 +37,21 @@ class Windows(ArrayLibrary):
     @np.errstate(all="ignore")
     def local_response_norm(self, request: dnn.ResponseNorm) -> None:
         """Divide by a power of the weighted mean of the squares of neighbouring channels."""
-        x = wide(request.x)
-        store(request.out, x * _scale(request, x) ** -request.beta)
+        for part in self.parts(request.x.shape):
+            x = wide(request.x, part)
+            store(request.out, x * _scale(request, x) ** -request.beta, part)
 
     @np.errstate(all="ignore")
     def local_response_norm_backward(self, request: dnn.ResponseNormBackward) -> None:
         """Compute the gradient of that."""
-        x, dy = wide(request.x), wide(request.dy)
-        scale, channels = _scale(request, x), x.shape[1]
-        total, shares = dy * scale**-request.beta, dy * x * scale ** (-request.beta - 1)
-        share = np.zeros_like(x)
-        for _, there, here in _neighbours(request.size).taps(channels, channels):
-            share[:, here] += shares[:, there]
-        store(request.out, total - 2 * request.alpha * request.beta / request.size * x * share)
+        for part in self.parts(request.x.shape):
+            x, dy = wide(request.x, part), wide(request.dy, part)
+            scale, channels = _scale(request, x), x.shape[1]
+            total, shares = dy * scale**-request.beta, dy * x * scale ** (-request.beta - 1)
+            share = np.zeros_like(x)
+            for _, there, here in _neighbours(request.size).taps(channels, channels):
+                share[:, here] += shares[:, there]
+            store(request.out, total - 2 * request.alpha * request.beta / request.size * x * share, part)
 
 
 def _averages(request: dnn.WindowPool, x: Array, shape: tuple[int, ...]) -> Array:
