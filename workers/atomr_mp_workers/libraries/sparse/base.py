@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.protocol.declaration.checks import is_zero
@@ -20,6 +20,15 @@ from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import OURS, Holder
 from atomr_mp_workers.requests.request import Elsewhere, Next
+
+
+class MatrixForm(NamedTuple):
+    """The form of a matrix that is made."""
+
+    to: sparse.Format
+    shape: tuple[int, int]
+    blocksize: tuple[int, int]
+    index_dtype: str
 
 
 class SparseLibrary(Library):
@@ -135,7 +144,8 @@ class SparseLibrary(Library):
         if a.transposed:
             rows, columns = columns, rows
         blocksize = (request.blocksize[0], request.blocksize[1])
-        return self._built(request.to, a.shape, blocksize, request.index or a.index, rows, columns, values)
+        form = MatrixForm(request.to, a.shape, blocksize, request.index or a.index)
+        return self._built(form, rows, columns, values)
 
     def dense_to_sparse(self, request: sparse.DenseToSparse) -> Next | list[Any]:
         """Count the elements that are not 0, and answer with a matrix of them."""
@@ -151,7 +161,7 @@ class SparseLibrary(Library):
             at = structures.chosen(xp, mask, count)
             rows, columns = at // max(n, 1), at % max(n, 1)
             values = bits(x)[rows, columns].view(x.dtype)
-            return self._built(request.to, (m, n), (1, 1), request.index, rows, columns, values)
+            return self._built(MatrixForm(request.to, (m, n), (1, 1), request.index), rows, columns, values)
 
         return Next(take)
 
@@ -165,39 +175,25 @@ class SparseLibrary(Library):
             target = bits(out).T if request.a.transposed else bits(out)
             target[rows, columns] = values if at is None else values[at]
 
-    def _built(
-        self,
-        to: sparse.Format,
-        shape: tuple[int, int],
-        blocksize: tuple[int, int],
-        index: str,
-        rows: Any,
-        columns: Any,
-        values: Any,
-    ) -> Any:
+    def _built(self, form: MatrixForm, rows: Any, columns: Any, values: Any) -> Any:
         """Answer with a matrix in a format, from its elements in any order."""
-        xp = self.xp
+        to, shape, _, index = form
         if to in sparse.BLOCKED:
-            return self._blocked(to, shape, blocksize, index, rows, columns, values)
+            return self._blocked(form, rows, columns, values)
         outer, inner, length = (columns, rows, shape[1]) if to == "csc" else (rows, columns, shape[0])
         indptr = self._room(index, outer.shape if to == "coo" else (length + 1,))
-        order = structures.by_rows(xp, outer, inner)
+        order = structures.by_rows(self.xp, outer, inner)
         outer, inner = outer[order], inner[order]
-        indptr[...] = outer if to == "coo" else structures.offsets(xp, outer, length)
+        if to == "coo":
+            indptr[...] = outer
+        else:
+            self._write_offsets(indptr, outer)
         it = CheckedStructure(to, shape, (1, 1), self._kept(inner.astype(index)), indptr)
         return self._answer(it, bits(values)[order].view(values.dtype))
 
-    def _blocked(
-        self,
-        to: sparse.Format,
-        shape: tuple[int, int],
-        blocksize: tuple[int, int],
-        index: str,
-        rows: Any,
-        columns: Any,
-        values: Any,
-    ) -> Next:
+    def _blocked(self, form: MatrixForm, rows: Any, columns: Any, values: Any) -> Next:
         """Count the blocks that have an element, and answer with a matrix of them."""
+        to, shape, blocksize, index = form
         xp, (r, c), height = self.xp, blocksize, shape[0] // blocksize[0]
         indptr = self._room(index, (height + 1,))
         order = structures.by_rows(xp, rows // r, columns // c)
@@ -221,7 +217,7 @@ class SparseLibrary(Library):
             target[...] = 0
             if to == "bsr":
                 target[block, rows % r, columns % c] = bits(values)
-                indptr[...] = structures.offsets(xp, outer_of, height)
+                self._write_offsets(indptr, outer_of)
                 it = CheckedStructure(to, shape, blocksize, self._kept(inner_of.astype(index)), indptr)
             else:
                 place = xp.arange(count) - of_row[outer_of]
@@ -233,6 +229,10 @@ class SparseLibrary(Library):
             return self._answer(it, data)
 
         return Next(fill)
+
+    def _write_offsets(self, indptr: Any, outer: Any) -> None:
+        """Write the offset of each row, from the sorted rows of the elements."""
+        indptr[...] = structures.offsets(self.xp, outer, indptr.size - 1)
 
     # --- products and triangular systems ------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp_workers.libraries.base import array, number
 from atomr_mp_workers.libraries.scaling import times, weighted_sum
 from atomr_mp_workers.libraries.sparse import structures
-from atomr_mp_workers.libraries.sparse.base import SparseLibrary, bits
+from atomr_mp_workers.libraries.sparse.base import MatrixForm, SparseLibrary, bits
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.requests.request import Next
 
@@ -69,37 +69,9 @@ class HostSparse(SparseLibrary):
             product = functools.partial(np.einsum, "ik,ik->i", a[rows[part]], b[columns[part]])
             out[part] = weighted_sum((alpha, product), (beta, functools.partial(_wide, out[part])))
 
-    def _built(
-        self,
-        to: sparse.Format,
-        shape: tuple[int, int],
-        blocksize: tuple[int, int],
-        index: str,
-        rows: Array,
-        columns: Array,
-        values: Array,
-    ) -> Any:
-        """Answer with a matrix; besides the result its memory is that of the elements, however many rows there are."""
-        if to not in {"csr", "csc"}:
-            return super()._built(to, shape, blocksize, index, rows, columns, values)
-        outer, inner = (rows, columns) if to == "csr" else (columns, rows)
-        indptr = self._room(index, (shape[to == "csc"] + 1,))
-        order = structures.by_rows(np, outer, inner)
-        _write_offsets(indptr, outer[order])
-        it = CheckedStructure(to, shape, (1, 1), self._kept(inner[order].astype(index)), indptr)
-        return self._answer(it, bits(values)[order].view(values.dtype))
-
-    def _blocked(
-        self,
-        to: sparse.Format,
-        shape: tuple[int, int],
-        blocksize: tuple[int, int],
-        index: str,
-        rows: Array,
-        columns: Array,
-        values: Array,
-    ) -> Next:
+    def _blocked(self, form: MatrixForm, rows: Array, columns: Array, values: Array) -> Next:
         """Find the blocks that have an element, and answer with a matrix of them."""
+        to, shape, blocksize, index = form
         (r, c), height = blocksize, shape[0] // blocksize[0]
         order = structures.by_rows(np, rows // r, columns // c)
         rows, columns = rows[order], columns[order]
@@ -121,7 +93,7 @@ class HostSparse(SparseLibrary):
             target[...] = 0
             if is_bsr:
                 target[block, rows % r, columns % c] = bits(values)[order]
-                _write_offsets(kept, outer)
+                self._write_offsets(kept, outer)
                 return self._answer(CheckedStructure(to, shape, blocksize, self._kept(inner.astype(index)), kept), data)
             target[rows, place[block] * c + columns % c] = bits(values)[order]
             kept[...] = -1
@@ -129,6 +101,13 @@ class HostSparse(SparseLibrary):
             return self._answer(CheckedStructure(to, shape, blocksize, kept, filled=kept.size - outer.size), data)
 
         return Next(fill)
+
+    def _write_offsets(self, indptr: Array, outer: Array) -> None:
+        """Write them in the memory of the elements, however many rows there are."""
+        indptr[...] = 0
+        found, counts = np.unique(outer, return_counts=True)
+        indptr[found + 1] = counts
+        np.cumsum(indptr, dtype=indptr.dtype, out=indptr)
 
     def _sum(self, request: sparse.Spmv | sparse.Spmm, b: Any, c: Array) -> Any:
         """Return alpha·a·b + beta·c; the operand of a factor of 0 is not read."""
@@ -192,14 +171,6 @@ def _template(it: CheckedStructure) -> Any:
     )
     made.has_canonical_format = True
     return made
-
-
-def _write_offsets(indptr: Array, outer: Array) -> None:
-    """Write the offset of each row, from the sorted rows of the elements."""
-    indptr[...] = 0
-    found, counts = np.unique(outer, return_counts=True)
-    indptr[found + 1] = counts
-    np.cumsum(indptr, dtype=indptr.dtype, out=indptr)
 
 
 def _wide(values: Array) -> Array:
