@@ -18,15 +18,14 @@ from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.libraries.base import HALF
 from atomr_mp_workers.libraries.base import alignment, array
 from atomr_mp_workers.libraries.dnn.cudnn.graphs import (
-    ALIGNED_BYTES,
     ArrayPlace,
     Cudnn,
     CudnnGraph,
     GraphEngine,
     NoEngineError,
     constant,
-    packed,
 )
+from atomr_mp_workers.libraries.dnn.cudnn.views import ALIGNED_BYTES, packed
 from atomr_mp_workers.libraries.dnn.numbers import wide
 
 LEAST: Final = {"float16": -65504.0, "bfloat16": -1e30}

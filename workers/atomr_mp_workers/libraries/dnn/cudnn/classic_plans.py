@@ -22,7 +22,7 @@ from atomr_mp.protocol.libraries.dnn_shapes import Sweep, pooling
 from atomr_mp_workers.libraries.base import Library, address, array, given
 from atomr_mp_workers.libraries.dnn.cudnn.classic import ClassicCalls, ClassicHandle, CudnnError, loaded
 from atomr_mp_workers.libraries.dnn.cudnn.recurrent_plans import backward_plan, forward_plan
-from atomr_mp_workers.libraries.dnn.cudnn.views import ALIGNED_BYTES, View, are_last, common_order, flat
+from atomr_mp_workers.libraries.dnn.cudnn.views import ALIGNED_BYTES, View, are_last, common_order, flat, is_of_size
 from atomr_mp_workers.libraries.dnn.engine import Enqueue
 from atomr_mp_workers.libraries.factors import Factors
 
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from atomr_mp_workers.device.cuda_streams import CudaStream
 
 _LOG: Final = logging.getLogger("atomr_mp.worker")
-
-MOST_ELEMENTS: Final = 2**31 - 1
-"""cuDNN counts with 32 bits."""
 
 MOST_SAMPLES: Final = 65535
 """Most samples of a norm: there are kernels with as many blocks in the second dimension of a grid."""
@@ -78,7 +75,7 @@ class ClassicEngine:
             OutOfMemory: There is no room for its workspace.
         """
         make = PLANS.get(request.name)
-        if make is None or not _is_of_size(request) or not scalar(getattr(request, "alpha", 1)):
+        if make is None or not is_of_size(request) or not scalar(getattr(request, "alpha", 1)):
             return None
         cudnn = self._found()
         if cudnn is None:
@@ -105,11 +102,6 @@ def stream_of(library: Library) -> int:
     """Return CUDA's handle of a library's stream."""
     found: int = cast("CudaStream", library.stream).stream.ptr
     return found
-
-
-def _is_of_size(request: Any) -> bool:
-    """Return whether all arrays have elements, and not too many."""
-    return all(1 <= each.size <= MOST_ELEMENTS for _, _, each in request.arrays() if each is not None)
 
 
 class _Blending(NamedTuple):
@@ -164,7 +156,7 @@ def _activation(
     if backward and request.x.layout.item_bytes == HALF_BYTES:
         return None
     of, how = _Blending.of(cudnn, library, request), cudnn.activation(MODES[request.kind])
-    x = cudnn.tensor(request.x.dtype, *View.packed(1, 1, 1, request.x.size))
+    x = cudnn.tensor(request.x.dtype, *View.of(1, 1, 1, request.x.size))
     nbytes = request.x.nbytes
 
     def forward(request: Any) -> None:
@@ -192,7 +184,7 @@ def _softmax(cudnn: ClassicHandle, library: Library, request: dnn.Softmax | dnn.
         return None  # nothing is divided by a sum, or what is does not lie together
     parts = order[: among[0]], order[among[0] : among[-1] + 1], order[among[-1] + 1 :]
     outer, middle, inner = (math.prod(shape[axis] for axis in part) for part in parts)
-    view = cudnn.tensor(first.dtype, *View.packed(outer, middle, 1, inner))
+    view = cudnn.tensor(first.dtype, *View.of(outer, middle, 1, inner))
     way = BY_CHANNEL if inner > 1 else BY_SAMPLE
     of, how = _Blending.of(cudnn, library, request), (2 if request.log else 1, way)
 
@@ -229,7 +221,7 @@ def _pool(cudnn: ClassicHandle, library: Library, request: dnn.WindowPool | dnn.
     how = cudnn.pooling(mode, *([getattr(each, name) for each in sweeps] for name in ("size", "before", "stride")))
     of = _Blending.of(cudnn, library, request)
     image, result = (
-        cudnn.tensor(large.dtype, *View.image(*layout.shape[:2], *lengths, last=last))
+        cudnn.tensor(large.dtype, *View.of(*layout.shape[:2], *lengths, last=last))
         for layout, lengths in ((large, space), (small, places))
     )
 
@@ -255,7 +247,7 @@ def _response_norm(
         return None
     of = _Blending.of(cudnn, library, request)
     norm, how = cudnn.response_norm(request.size, request.alpha, request.beta, request.k), 0
-    x, nbytes = cudnn.tensor(request.x.dtype, *View.packed(*flat(request.x.layout))), request.x.nbytes
+    x, nbytes = cudnn.tensor(request.x.dtype, *View.of(*flat(request.x.layout))), request.x.nbytes
 
     def forward(request: Any) -> None:
         of.plain("LRNCrossChannelForward", [norm, how], [x, address(request.x)], [x, address(request.out)])
@@ -279,8 +271,8 @@ def _batch_norm(cudnn: ClassicHandle, _library: Library, request: dnn.BatchNorm)
     dtype = "float64" if request.x.dtype == "float64" else "float32"
     dims = flat(request.x.layout)
     x, channels = (
-        cudnn.tensor(request.x.dtype, *View.image(*dims, last=last)),
-        cudnn.tensor(dtype, *View.packed(1, dims[1], 1, 1)),
+        cudnn.tensor(request.x.dtype, *View.of(*dims, last=last)),
+        cudnn.tensor(dtype, *View.of(1, dims[1], 1, 1)),
     )
     factors, wide = Factors(dtypes.to_numpy(dtype)), dtypes.to_numpy(dtype)
 

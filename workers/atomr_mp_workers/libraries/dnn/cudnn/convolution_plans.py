@@ -29,10 +29,9 @@ from atomr_mp_workers.libraries.dnn.cudnn.graphs import (
     CudnnGraph,
     GraphEngine,
     NoEngineError,
-    is_last,
-    packed,
 )
 from atomr_mp_workers.libraries.dnn.cudnn.trying import double, draw, engine_of, is_close, warn
+from atomr_mp_workers.libraries.dnn.cudnn.views import is_last, packed
 from atomr_mp_workers.libraries.dnn.numbers import along_channels, blend, wide
 
 ROLES: Final = {

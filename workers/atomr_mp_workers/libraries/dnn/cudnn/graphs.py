@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, cast
@@ -22,6 +21,7 @@ from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.libraries.base import Library, alignment, array
 from atomr_mp_workers.libraries.dnn.cudnn.classic import CudnnError
+from atomr_mp_workers.libraries.dnn.cudnn.views import ALIGNED_BYTES, is_of_size, lies
 from atomr_mp_workers.libraries.holding import hold
 
 try:
@@ -36,12 +36,6 @@ _LOG: Final = logging.getLogger("atomr_mp.worker")
 
 TYPES: Final = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE", "int32": "INT32"}
 """Names of element types in `cudnn.data_type`."""
-
-ALIGNED_BYTES: Final = 16
-"""Arrays of graphs begin at multiples of this: kernels read so much at a time."""
-
-MOST_ELEMENTS: Final = 2**31 - 1
-"""Larger arrays have not been tried."""
 
 Enqueue = Callable[[Any], None]
 """Does a request like the one that it was made for."""
@@ -94,26 +88,6 @@ class ArrayPlace(NamedTuple):
             return cupy.empty(tuple(shape), dtype)
         batch, channels, *space = shape
         return cupy.empty((batch, *space, channels), dtype).transpose(0, len(shape) - 1, *range(1, len(shape) - 1))
-
-
-def lies(layout: Layout, *, last: bool) -> bool:
-    """Return whether an array is packed, row-major or with the channels last."""
-    wanted = packed(layout.shape, last=last)
-    return all(
-        step == want * layout.item_bytes
-        for n, step, want in zip(layout.shape, layout.strides, wanted, strict=True)
-        if n > 1
-    )
-
-
-def packed(dims: Sequence[int], *, last: bool = False) -> list[int]:
-    """Return strides, in elements, of an array without gaps."""
-    order = [1, *range(len(dims) - 1, 1, -1), 0] if last and len(dims) > 2 else range(len(dims) - 1, -1, -1)
-    strides, step = [0] * len(dims), 1
-    for axis in order:
-        strides[axis] = step
-        step *= max(dims[axis], 1)
-    return strides
 
 
 class PlanWorkspace(Protocol):
@@ -358,25 +332,13 @@ class GraphEngine:
             OutOfMemory: There is no room for its workspace.
         """
         make = type(self).plans.get(request.name)
-        if make is None or not _is_of_size(request):
+        if make is None or not is_of_size(request):
             return None
         of = cudnn_of(self._library)
         try:
             return None if of is None else make(of, request)
         except NoEngineError:
             return None
-
-
-def _is_of_size(request: Any) -> bool:
-    """Return whether all arrays have elements, and not too many."""
-    return all(
-        1 <= math.prod(each.layout.shape) <= MOST_ELEMENTS for _, _, each in request.arrays() if each is not None
-    )
-
-
-def is_last(layout: Layout) -> bool:
-    """Return whether an array has its channels last, and is not row-major as well."""
-    return len(layout.shape) > 2 and lies(layout, last=True) and not lies(layout, last=False)
 
 
 def first_built(makers: Iterable[Callable[[], CudnnGraph]]) -> CudnnGraph:

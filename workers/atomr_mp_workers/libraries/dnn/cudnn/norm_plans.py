@@ -23,9 +23,8 @@ from atomr_mp_workers.libraries.dnn.cudnn.graphs import (
     NoEngineError,
     constant,
     first_built,
-    is_last,
-    packed,
 )
+from atomr_mp_workers.libraries.dnn.cudnn.views import is_last, packed
 from atomr_mp_workers.libraries.dnn.numbers import along_channels, wide
 
 DTYPES: Final = frozenset({"float16", "bfloat16", "float32"})

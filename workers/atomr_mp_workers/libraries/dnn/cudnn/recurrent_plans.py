@@ -25,11 +25,9 @@ from atomr_mp.protocol.libraries import dnn
 from atomr_mp.protocol.libraries.dnn_shapes import GATES, MARK_BYTES, Rnn
 from atomr_mp_workers.libraries.base import Library, array
 from atomr_mp_workers.libraries.dnn.cudnn.classic import TYPES, ClassicHandle, CudnnDescriptor
+from atomr_mp_workers.libraries.dnn.cudnn.views import ALIGNED_BYTES
 from atomr_mp_workers.libraries.dnn.engine import Enqueue
 from atomr_mp_workers.libraries.dnn.verdicts import Verdicts
-
-ALIGNED_BYTES: Final = 16
-"""Arrays begin at multiples of this: kernels read so much at a time."""
 
 WORD_BYTES: Final = 8
 """Bytes of a mark."""
