@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import cupy
 
+from atomr_mp_workers.libraries.rng import philox
+
 _WORDS: Final = """
 __device__ float rng_unit(unsigned int w) {
     return (float)w * 2.3283064365386963e-10f + 1.1641532182693481e-10f;
@@ -27,21 +29,12 @@ __device__ double rng_normal(unsigned long long w) {
 
 _REJECTION: Final = (
     _WORDS
+    + philox.CUDA
     + """
 __device__ void rng_pair(unsigned long long position, unsigned long long seed, unsigned int attempt, unsigned int mark,
                          unsigned long long* first, unsigned long long* second) {
     unsigned int c0 = (unsigned int)position, c1 = (unsigned int)(position >> 32), c2 = attempt, c3 = mark;
-    unsigned int k0 = (unsigned int)seed, k1 = (unsigned int)(seed >> 32);
-    for (int round = 0; round < 10; ++round) {
-        unsigned int high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
-        unsigned int high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
-        c0 = high1 ^ c1 ^ k0;
-        c1 = low1;
-        c2 = high0 ^ c3 ^ k1;
-        c3 = low0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
+    rng_philox(c0, c1, c2, c3, seed);
     *first = c0 | (unsigned long long)c1 << 32;
     *second = c2 | (unsigned long long)c3 << 32;
 }

@@ -1,4 +1,4 @@
-"""Philox 4x32-10, in NumPy: a generator whose words are a function of their position.
+"""Philox 4x32-10, in NumPy and in CUDA: a generator whose words are a function of their position.
 
 Source: Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011).
 """
@@ -19,6 +19,24 @@ _FACTORS: Final = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _STEPS: Final = 0x9E3779B9, 0xBB67AE85
 _LOW: Final = np.uint64(0xFFFFFFFF)
 _HALF: Final = np.uint64(32)
+
+CUDA: Final = """
+__device__ void rng_philox(unsigned int& c0, unsigned int& c1, unsigned int& c2, unsigned int& c3,
+                           unsigned long long seed) {
+    unsigned int k0 = (unsigned int)seed, k1 = (unsigned int)(seed >> 32);
+    for (int round = 0; round < 10; ++round) {
+        unsigned int high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
+        unsigned int high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
+        c0 = high1 ^ c1 ^ k0;
+        c1 = low1;
+        c2 = high0 ^ c3 ^ k1;
+        c3 = low0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+}
+"""
+"""A function for kernels that turns the counters of a block into its words."""
 
 CHUNK_BLOCKS: Final = 2**16
 """Blocks made at a time, so that intermediate arrays stay in the cache."""
