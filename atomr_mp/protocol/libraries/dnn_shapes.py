@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
 from msgspec import Meta
@@ -33,6 +33,9 @@ Lengths = Annotated[tuple[Annotated[int, Meta(ge=0, le=2**31 - 1)], ...], Meta(m
 """A length for each dimension that a window moves along, or one for all."""
 
 # --- windows ----------------------------------------------------------------------------------------------------------
+
+Meeting = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
+"""Indices of what meets: of places of a window, its elements, or those of an image."""
 
 
 class Sweep(NamedTuple):
@@ -96,9 +99,7 @@ def goes_by_places(sweeps: Sequence[Sweep], space: Sequence[int], places: Sequen
     return math.prod(places) < math.prod(min(sweep.size, count * length) for sweep, length, count in ways)
 
 
-def spots(
-    sweeps: Sequence[Sweep], space: Sequence[int], places: Sequence[int]
-) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]]:
+def spots(sweeps: Sequence[Sweep], space: Sequence[int], places: Sequence[int]) -> Iterator[Meeting]:
     """Return for each place of a window its index, the part of the image there, and the part of the window on it.
 
     Args:
@@ -106,15 +107,10 @@ def spots(
         space: The image's lengths.
         places: How many places the window has along each.
     """
-    along = [list(sweep.spots(*lengths)) for sweep, *lengths in zip(sweeps, space, places, strict=True)]
-    for chosen in itertools.product(*along):
-        there, here, within = zip(*chosen, strict=True)
-        yield (..., *there), (..., *here), (..., *within)
+    return _crossed(sweep.spots(*lengths) for sweep, *lengths in zip(sweeps, space, places, strict=True))
 
 
-def taps(
-    sweeps: Sequence[Sweep], space: Sequence[int], places: Sequence[int]
-) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]]:
+def taps(sweeps: Sequence[Sweep], space: Sequence[int], places: Sequence[int]) -> Iterator[Meeting]:
     """Return for each element of a window its index, the places where it lies on the image, and where there.
 
     Args:
@@ -122,10 +118,14 @@ def taps(
         space: The image's lengths.
         places: How many places the window has along each.
     """
-    along = [list(sweep.taps(*lengths)) for sweep, *lengths in zip(sweeps, space, places, strict=True)]
+    return _crossed(sweep.taps(*lengths) for sweep, *lengths in zip(sweeps, space, places, strict=True))
+
+
+def _crossed(along: Iterable[Iterable[tuple[int, slice, slice]]]) -> Iterator[Meeting]:
+    """Combine the indices along single dimensions to indices of arrays."""
     for chosen in itertools.product(*along):
-        index, there, here = zip(*chosen, strict=True)
-        yield (..., *index), (..., *there), (..., *here)
+        first, second, third = zip(*chosen, strict=True)
+        yield (..., *first), (..., *second), (..., *third)
 
 
 def sweeps_of(request: Any, window: tuple[int, ...]) -> list[Sweep]:
