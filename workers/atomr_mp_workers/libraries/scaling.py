@@ -1,4 +1,4 @@
-"""Multiplication by alpha and beta as BLAS defines it. Pure.
+"""Multiplication by alpha and beta as BLAS defines it, and the type that it is computed in. Pure.
 
 A factor of 1 leaves an array as it is, and what a factor of 0 multiplies is neither read nor added. NumPy multiplies
 complex numbers by 1 + 0j, which makes a NaN of the finite part of an infinite number; and -0 + 0 is 0.
@@ -12,8 +12,12 @@ from typing import Any
 
 def multiply(values: Any, factor: Any) -> None:
     """Multiply an array of either backend in place, half precision in float32."""
-    wide = values.astype("float32") if values.itemsize == 2 else values
-    values[...] = (wide * factor).astype(values.dtype, copy=False)
+    values[...] = (widened(values) * factor).astype(values.dtype, copy=False)
+
+
+def widened(values: Any) -> Any:
+    """Return an array in the type that is computed in: half precision as float32."""
+    return values.astype("float32") if values.itemsize == 2 else values
 
 
 def times(factor: complex, values: Any) -> Any:

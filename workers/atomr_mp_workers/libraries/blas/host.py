@@ -17,7 +17,7 @@ from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.libraries import unlocked
 from atomr_mp_workers.libraries.base import Library, array, number
 from atomr_mp_workers.libraries.blas.trials import products
-from atomr_mp_workers.libraries.scaling import times, weighted_sum
+from atomr_mp_workers.libraries.scaling import times, weighted_sum, widened
 from atomr_mp_workers.memory.blocks import Holder
 
 Array = npt.NDArray[Any]
@@ -35,14 +35,14 @@ class HostBlas(Library):
     def axpy(self, request: blas.Axpy) -> None:
         """Compute y ← alpha·x + y."""
         if alpha := number(request.alpha):
-            y, x = array(request.y), _wide(array(request.x))
+            y, x = array(request.y), widened(array(request.x))
             product = times(alpha, x)
             y[...] = np.add(product, y, out=None if product is x else product)
 
     def scal(self, request: blas.Scal) -> None:
         """Compute x ← alpha·x."""
         x = array(request.x)
-        x[...] = times(number(request.alpha), _wide(x))
+        x[...] = times(number(request.alpha), widened(x))
 
     def nrm2(self, request: blas.Nrm2) -> float:
         """Return √Σ|x_i|²."""
@@ -99,7 +99,7 @@ class HostBlas(Library):
         """Compute c ← alpha·a + beta·b."""
         a = _conjugated(array(request.a), wanted=request.conj_a)
         b = _conjugated(array(request.b), wanted=request.conj_b)
-        terms = (number(request.alpha), lambda: _wide(a)), (number(request.beta), lambda: _wide(b))
+        terms = (number(request.alpha), lambda: widened(a)), (number(request.beta), lambda: widened(b))
         array(request.c)[...] = weighted_sum(*terms)
 
     def syrk(self, request: blas.Syrk) -> None:
@@ -133,13 +133,8 @@ def _conjugated(matrix: Array, *, wanted: bool) -> Array:
 
 def _sum(request: blas.Gemv | blas.Syrk | blas.Gemm | blas.GemmStridedBatched, a: Array, b: Array, c: Array) -> Any:
     """Return alpha·a·b + beta·c, for half precision in float32."""
-    product = number(request.alpha), lambda: np.matmul(_wide(a), _wide(b))
-    return weighted_sum(product, (number(request.beta), lambda: _wide(c)))
-
-
-def _wide(values: Array) -> Array:
-    """Return an array in the type of the computation: float32 for half precision, else its own."""
-    return values.astype(np.float32) if values.dtype.itemsize == 2 else values
+    product = number(request.alpha), lambda: np.matmul(widened(a), widened(b))
+    return weighted_sum(product, (number(request.beta), lambda: widened(c)))
 
 
 def _magnitudes(x: Array) -> Array:

@@ -17,6 +17,7 @@ from atomr_mp.protocol.libraries import dnn
 from atomr_mp_workers.libraries.base import array
 from atomr_mp_workers.libraries.dnn.base import ArrayLibrary, Product
 from atomr_mp_workers.libraries.dnn.numbers import full, store, wide
+from atomr_mp_workers.libraries.scaling import widened
 
 Array = npt.NDArray[Any]
 
@@ -185,8 +186,8 @@ def _mask(operand: Any, part: QueriesPart, heads: int) -> Array:
     samples, of_queries, *rest = mask.shape
     mask = mask.reshape(samples, heads if of_queries > 1 else 1, max(1, of_queries // heads), *rest)
     index = (part.samples, part.heads, slice(None), part.rows)
-    mask = mask[tuple(at if n > 1 else slice(None) for at, n in zip(index, mask.shape[:4], strict=True))]
-    found: Array = mask.astype(np.float32) if mask.itemsize == 2 else mask
+    at = tuple(at if n > 1 else slice(None) for at, n in zip(index, mask.shape[:4], strict=True))
+    found: Array = widened(mask[at])
     return found
 
 

@@ -10,15 +10,15 @@ import numpy.typing as npt
 
 from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp_workers.libraries.base import array
-from atomr_mp_workers.libraries.scaling import weighted_sum
+from atomr_mp_workers.libraries.scaling import weighted_sum, widened
 
 Array = npt.NDArray[Any]
 
 
 def wide(operand: Any, part: Any = ...) -> Array:
     """Return an array, or a part of it, as it is computed with: half precision as float32."""
-    values: Array = array(operand)[part]
-    return values.astype(np.float32) if values.itemsize == 2 else values
+    found: Array = widened(array(operand)[part])
+    return found
 
 
 def full(shape: tuple[int, ...], value: Any, dtype: Any, *, like: Array) -> Array:

@@ -29,6 +29,7 @@ from atomr_mp_workers.libraries.blas.kinds import KINDS, ElementKind
 from atomr_mp_workers.libraries.holding import hold
 from atomr_mp_workers.libraries.matrices import orders, told
 from atomr_mp_workers.libraries.pointers import FactorPointers, Pointers, is_array, on_device
+from atomr_mp_workers.libraries.scaling import widened
 from atomr_mp_workers.libraries.slots import Slots
 from atomr_mp_workers.libraries.sparse import products
 from atomr_mp_workers.libraries.sparse.base import SparseLibrary, bits
@@ -158,8 +159,8 @@ class CudaSparse(SparseLibrary):
         hold(made)
         product = msgspec.structs.replace(request, alpha=1.0, beta=0.0)
         self._multiply(product, it, _beside(request.b, order), _packed(made, order), made)
-        total = _value(request.alpha) * _widened(made)
-        c[...] = total if is_zero(request.beta) else total + _value(request.beta) * _widened(c)
+        total = _value(request.alpha) * widened(made)
+        c[...] = total if is_zero(request.beta) else total + _value(request.beta) * widened(c)
 
     def _multiply_vector(self, request: sparse.Spmv, it: CheckedStructure, x: Any, y: Any) -> None:
         kind, op = KINDS[request.x.dtype], self._op(request.a, conjugated=request.conj_a)
@@ -530,11 +531,6 @@ def _summed(out: Any, factor: Factor, order: Order) -> Any:
     if not is_zero(factor):
         made[...] = out.astype(np.float32)
     return made
-
-
-def _widened(values: Any) -> Any:
-    """Return values to compute with: halves as float32."""
-    return values.astype(np.float32) if values.dtype.itemsize == HALF_BYTES else values
 
 
 Implementation: Final = CudaSparse

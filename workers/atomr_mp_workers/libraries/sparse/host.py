@@ -15,7 +15,7 @@ from scipy.sparse.linalg import spsolve_triangular
 from atomr_mp.protocol.libraries import sparse
 from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp_workers.libraries.base import array, number
-from atomr_mp_workers.libraries.scaling import times, weighted_sum
+from atomr_mp_workers.libraries.scaling import times, weighted_sum, widened
 from atomr_mp_workers.libraries.sparse import structures
 from atomr_mp_workers.libraries.sparse.base import MatrixForm, SparseLibrary, bits
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
@@ -61,13 +61,13 @@ class HostSparse(SparseLibrary):
         rows, columns, _ = structures.entries(np, self.found(request.c))
         if request.c.transposed:
             rows, columns = columns, rows
-        a, b, out = _wide(array(request.a)), _wide(array(request.b)).T, array(request.out)
+        a, b, out = widened(array(request.a)), widened(array(request.b)).T, array(request.out)
         alpha, beta = number(request.alpha), number(request.beta)
         step = max(1, TERMS // max(1, a.shape[1]))
         for begin in range(0, out.size, step):
             part = slice(begin, begin + step)
             product = functools.partial(np.einsum, "ik,ik->i", a[rows[part]], b[columns[part]])
-            out[part] = weighted_sum((alpha, product), (beta, functools.partial(_wide, out[part])))
+            out[part] = weighted_sum((alpha, product), (beta, functools.partial(widened, out[part])))
 
     def _blocked(self, form: MatrixForm, rows: Array, columns: Array, values: Array) -> Next:
         """Find the blocks that have an element, and answer with a matrix of them."""
@@ -115,9 +115,9 @@ class HostSparse(SparseLibrary):
 
         def product() -> Any:
             a = self._matrix(request.a)
-            return (a.conj() if request.conj_a else a) @ _wide(array(b))
+            return (a.conj() if request.conj_a else a) @ widened(array(b))
 
-        return weighted_sum((number(request.alpha), product), (number(request.beta), lambda: _wide(c)))
+        return weighted_sum((number(request.alpha), product), (number(request.beta), lambda: widened(c)))
 
     def _product(self, request: sparse.Spgemm) -> Next:
         made = (self._matrix(request.a) @ self._matrix(request.b)).asformat(request.a.format)
@@ -143,7 +143,7 @@ class HostSparse(SparseLibrary):
 
     def _matrix(self, told: sparse.Matrix) -> Any:
         """Return a matrix as a SciPy matrix over its own values."""
-        it, values = self.found(told), _wide(array(told.data))
+        it, values = self.found(told), widened(array(told.data))
         made = copy.copy(it.plan("scipy", lambda: _template(it)))
         if it.stored == "blocked_ell":
             size, (height, width) = it.blocksize[0], it.indices.shape
@@ -171,11 +171,6 @@ def _template(it: CheckedStructure) -> Any:
     )
     made.has_canonical_format = True
     return made
-
-
-def _wide(values: Array) -> Array:
-    """Return values in a type that SciPy computes with."""
-    return values.astype(np.float32) if values.dtype.itemsize == 2 else values
 
 
 Implementation: Final = HostSparse

@@ -11,6 +11,7 @@ import cupy
 import numpy as np
 
 from atomr_mp.protocol import dtypes
+from atomr_mp_workers.libraries.scaling import widened
 
 _LOG: Final = logging.getLogger("atomr_mp.worker")
 
@@ -40,7 +41,7 @@ def draw(target: Any, dtype: str, seed: int) -> None:
 
 def double(values: Any) -> Any:
     """Return a copy of an array in float64; half precision goes by float32, since CuPy knows no other way for all."""
-    return (values.astype(np.float32) if values.itemsize == 2 else values).astype(np.float64)
+    return widened(values).astype(np.float64)
 
 
 def is_close(found: Any, exact: Any, dtype: str, count: int, *, tf32: bool) -> bool:
