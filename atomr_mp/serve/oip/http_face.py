@@ -169,8 +169,7 @@ class HttpFace:
                 if not exchange.status:
                     raise
                 exchange.failed(error)
-                told = refusals.body_of(error, exchange.id, debug=False, sent=True)
-                await exchange.end(events.event(told))
+                await exchange.end(events.event(refusals.end_of(error, exchange.parts)))
 
     async def _generation(self, exchange: Exchange) -> tuple[Model, InferRequest, float | None, dict[str, str]]:
         """Read a request of the extension `generate`."""

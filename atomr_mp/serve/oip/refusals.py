@@ -28,14 +28,26 @@ def status_of(error: errors.AtomrError | Problem, *, sent: bool = False) -> int:
     return STATUSES.get(status, status)
 
 
-def text_of(error: errors.AtomrError | Problem) -> str:
-    """Return the text of an error for its answer."""
+def text_of(error: errors.AtomrError | Problem, parts: int = 0) -> str:
+    """Return the text of an error for its answer.
+
+    Args:
+        error: The error.
+        parts: How many responses to the request came before it.
+    """
     text = str(error)
     if isinstance(error, errors.PoisonRequest):
         text += f" (fingerprint {error.fingerprint})"
+    if parts:
+        text = f"after {parts} {'response' if parts == 1 else 'responses'}: {text}"
     return text or error.code
 
 
 def body_of(error: errors.AtomrError | Problem, request_id: str, *, debug: bool, sent: bool = False) -> bytes:  # noqa: ARG001 - the form of all groups
     """Return the body of an answer for an error, JSON."""
-    return msgspec.json.encode({"error": text_of(error)})
+    return end_of(error, 0)
+
+
+def end_of(error: errors.AtomrError | Problem, parts: int) -> bytes:
+    """Return the end of a stream of answers by an error, JSON; see `text_of`."""
+    return msgspec.json.encode({"error": text_of(error, parts)})

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Self
 
 import grpc
 import numpy as np
+import pytest
 
 from tests.crash.services.test_serve_killed import HOT, pool_of
-from tests.inferring import ADD_SUB, INFERRED, bearer, message, pair, stub_of, tensor, texts
+from tests.inferring import ADD_SUB, INFERRED, bearer, message, numbers, pair, stub_of, tensor, texts
 from tests.serving import Server
-from tests.support import DEADLINE_S, Ledger, settled, standby_of, wait_generation
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled, standby_of, wait_generation
 
 CLIENTS: Final = 3
+
+COUNTING: Final = f"{ACTORS}/counting.py:Counting"
+UPTO: Final = 400
 
 
 class InferenceLoad:
@@ -158,3 +163,49 @@ def test_a_front_end_that_dies_costs_its_own_connections_only(ledger: Ledger) ->
             assert settled(is_answered)
             assert settled(lambda: len(set(server.front_ends()) - {before[0]}) == 2)  # noqa: B023 - called at once
         assert settled(is_answered)
+
+
+def counted_by_stream(server: Server, model: str) -> Iterator[int | str]:
+    """Yield the numbers that a decoupled model counts over gRPC, and the error at its end."""
+    with stub_of(server) as stub:
+        asked = message(model, [tensor("upto", numbers(UPTO))])
+        for answer in stub.ModelStreamInfer(iter([asked]), metadata=tuple(bearer(server).items()), timeout=DEADLINE_S):
+            if answer.error_message:
+                yield answer.error_message
+            else:
+                (content,) = answer.infer_response.raw_output_contents
+                yield int(np.frombuffer(content, np.int64)[0])
+
+
+def counted_by_events(server: Server, model: str) -> Iterator[int | str]:
+    """Yield the same over HTTP."""
+    with server.client() as connection:
+        body, headers = json.dumps({"upto": UPTO}), bearer(server)
+        connection.request("POST", f"/v2/models/{model}/generate_stream", body, headers)
+        for line in connection.getresponse():
+            if line.startswith(b"data: "):
+                told = json.loads(line.removeprefix(b"data: "))
+                yield told["error"] if "error" in told else told["output"]
+
+
+@pytest.mark.parametrize("counted", [counted_by_stream, counted_by_events])
+@pytest.mark.parametrize("method", ["plain", "again", "start", "sent"])
+def test_a_decoupled_model_goes_on_after_its_workers_death_or_says_how_far_it_was(
+    ledger: Ledger, counted: Callable[[Server, str], Iterator[int | str]], method: str
+) -> None:
+    """One that is resumable loses and repeats no response; any other ends with an error, after so many."""
+    with Server(ledger, *HOT, "--grpc-port", "0", actor=COUNTING) as server, pool_of(ledger) as pool:
+        assert settled(lambda: standby_of(pool).state == "ready")
+        found: list[int | str] = []
+        for each in counted(server, f"Counting.{method}"):
+            found.append(each)
+            if len(found) == UPTO // 8:
+                os.kill(pool.devices[0].pid, signal.SIGKILL)
+    if method in {"start", "sent"}:
+        assert found == list(range(UPTO))
+    else:
+        *parts, error = found
+        assert parts == list(range(len(parts)))
+        assert isinstance(error, str)
+        assert error.startswith(f"after {len(parts)} responses: ")
+        assert "SIGKILL" in error

@@ -98,6 +98,6 @@ def refuse(context: Any, error: errors.AtomrError | Problem, served: ServedReque
     context.set_trailing_metadata((*retry, ("x-request-id", served.id)))
 
 
-def details_of(error: errors.AtomrError | Problem) -> str:
-    """Return the text of a status for an error."""
-    return refusals.text_of(error).encode("utf-8", "replace")[:MOST_DETAIL_BYTES].decode("utf-8", "ignore")
+def details_of(error: errors.AtomrError | Problem, parts: int = 0) -> str:
+    """Return the text of a status for an error; see `refusals.text_of`."""
+    return refusals.text_of(error, parts).encode("utf-8", "replace")[:MOST_DETAIL_BYTES].decode("utf-8", "ignore")

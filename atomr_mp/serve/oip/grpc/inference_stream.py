@@ -202,7 +202,7 @@ class InferenceStream:
             await asyncio.sleep(max(left, 0.0))  # so that other calls have all of the time
             self._end(Problem(504, error.code, str(error), maybe_executed=True))
             return
-        await self._send_end(served, requests.encode_end(request.model, request.id, details_of(error)))
+        await self._send_end(served, requests.encode_end(request.model, request.id, details_of(error, served.parts)))
 
     async def _send(self, served: GrpcCall, answer: InferAnswer, *, is_final: bool) -> None:
         """Send an answer once it is its turn, and the client has read enough.

@@ -473,6 +473,7 @@ def test_an_error_in_a_stream_leaves_the_stream_open(server: Server) -> None:
         found = list(stub.ModelStreamInfer(asked, metadata=tuple(bearer(server).items()), timeout=DEADLINE_S))
     told = {each.infer_response.id: each.error_message for each in found if each.error_message}
     assert sorted(told) == ["broken", "few", "none", "odd", "short"]
+    assert told["broken"].startswith("after 1 response: ")
     assert "on purpose" in told["broken"]
     assert "'b'" in told["few"]
     good = {each.infer_response.id: len(each.infer_response.outputs) for each in found if not each.error_message}
