@@ -70,12 +70,13 @@ class Server:
             pool = (*pool, "--actor", actor, "--backend", BACKEND)
             if "--gpus" not in options:
                 pool = (*pool, "--gpus", "1")
+        beside = os.environ.get("PYTHONPATH", "")
         self._errors = (ledger.path / f"serve-{time.monotonic_ns()}.log").open("w+b")
         self.process: Final = subprocess.Popen(
             [*CLI, "serve", *map(str, (*where, *pool, *options))],
             stdout=subprocess.PIPE,
             stderr=self._errors if stderr is None else stderr,
-            env={**os.environ, "PYTHONPATH": str(ACTORS.parents[1])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ACTORS.parents[1]), *filter(None, [beside])])},
         )
         self.told = ""
         self.port = 0

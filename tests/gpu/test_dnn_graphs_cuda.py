@@ -92,12 +92,15 @@ def has_work(request: Any) -> bool:
 
 @pytest.mark.parametrize("name", [*CONVOLUTIONS, *NORMS])
 def test_results_are_those_of_the_definitions(name: str) -> None:
-    """Whatever strides, options, factors, types; nothing else is written. Many are served, but few tiny images."""
+    """Whatever strides, options, factors, types; nothing else is written. Many are served, but few tiny images.
+
+    Of drawn norms in training, and their backward, there may be none with a graph: other tests have some.
+    """
     served: list[bool] = []
     count = 100 if name in CONVOLUTIONS else 25  # norms are compiled
     drawn = requests(REQUESTS[name]).filter(has_work)
     assert_all_agree(drawn, count, assert_agrees, functools.partial(run, served=served))
-    if name not in {"batch_norm_training", "instance_norm"}:
+    if name not in {"batch_norm_training", "instance_norm", "norm_backward"}:
         assert sum(served) > len(served) // 8
 
 

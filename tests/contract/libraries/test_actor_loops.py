@@ -10,14 +10,14 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import DEADLINE_S, Ledger, settled, wait_generation
+from tests.support import BACKEND, DEADLINE_S, Ledger, settled, wait_generation
 
 FILE: Final = Path(__file__).parents[2] / "actors" / "looping.py"
 
 MOST: Final = 2**40
 """As many rounds as no test lives to see."""
 
-HEARING: Final = ["Looping.on_thread", "LoopingTasks.blocking", "LoopingTasks.beside"]
+HEARING: Final = ["Looping.on_thread", "LoopingTasks.blocking", *["LoopingTasks.beside"] * (BACKEND == "host")]
 """Methods beside which the worker's loop goes on, so that it hears of cancellations."""
 
 
@@ -90,6 +90,14 @@ def test_the_end_of_its_client_ends_it_before_its_next_round(notes: Ledger, pool
         begin(notes, other, name)
     assert endings(pool, name) == ["Cancelled"]
     assert is_running(pool, 0)
+
+
+@pytest.mark.skipif(BACKEND == "host", reason="on the host no request needs a stream")
+def test_a_thread_that_runs_no_method_has_no_stream(pool: atomr_mp.Pool) -> None:
+    """The error says how to have one."""
+    error = pool.call("LoopingTasks.beside", 100).exception(DEADLINE_S)
+    assert isinstance(error, errors.InvalidRequest)
+    assert "make the method one with thread=True" in error.message
 
 
 def test_a_batch_goes_on_for_the_last_who_wants_it(pool: atomr_mp.Pool) -> None:
