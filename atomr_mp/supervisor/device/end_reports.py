@@ -83,14 +83,16 @@ class EndReports:
     def report_early(self, worker: Incarnation, *, sends: bool = False) -> None:
         """Report the fates of the requests on an incarnation that has ceased to run them, but has its connections.
 
+        Worlds go on at once, too: no method of theirs runs there any more. To stop all threads of a poisoned process
+        takes tens of milliseconds where some are in the driver.
+
         Args:
             worker: The incarnation.
             sends: Whether it may still send answers.
         """
         if worker.generation not in self._known:
             self._tell(worker, functools.partial(self._sessions.incarnation_stopped, sends=sends))
-            if not sends:
-                self._worlds.stopped(worker.key)
+            self._worlds.stopped(worker.key)
 
     def report_final(self, worker: Incarnation) -> IncarnationEnd:
         """Report the fates of the requests on an ended incarnation; once."""
