@@ -4,7 +4,7 @@
     python -m scripts.benchmarks.standalone.inference --triton 127.0.0.1:18000 --triton-grpc 127.0.0.1:18001
 
 Every request is one of two inputs of 16 int32 to a model that adds and subtracts them. A floor is what the same front
-end takes to answer from its own process, plus a call of the pool by its own client. `--triton` names a server whose
+end takes to answer it from its own process, plus a call of the pool by its own client. `--triton` names a server whose
 model `add_sub` has the inputs INPUT0 and INPUT1 and rows. `kill` is the longest request of a client that asks one
 after the other while the worker is killed, each time with a standby ready.
 """
@@ -82,6 +82,27 @@ def served(folder: Path) -> Iterator[tuple[str, str]]:
             process.send_signal(signal.SIGTERM)
 
 
+@contextlib.contextmanager
+def own_front_end(folder: Path) -> Iterator[tuple[str, str]]:
+    """Run a front end that answers from its own process; yield its addresses for HTTP and gRPC."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [each.getsockname()[1] for each in (one, other)]
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.benchmarks.processes.own_front_end",
+        str(folder / "run"),
+        *map(str, ports),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            if process.stdout is None or process.stdout.readline() != b"ready\n":
+                raise RuntimeError("the front end did not start")
+            yield f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"
+        finally:
+            process.kill()
+
+
 def asking(address: str, request: bytes) -> Way:
     """Return a request over HTTP, which is sent at once on a connection that stays."""
     host, _, port = address.partition(":")
@@ -110,20 +131,15 @@ def by_http(address: str, model: str, names: tuple[str, str], shape: list[int]) 
     return asking(address, "\r\n".join(lines).encode() + b"\r\n\r\n" + body)
 
 
-def answered_by_front_end(address: str) -> Way:
-    """Return a request that a front end answers from its own process."""
-    return asking(address, f"GET /v2 HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
-
-
-def by_grpc(address: str, model: str, names: tuple[str, str], shape: list[int]) -> tuple[Way, Way]:
-    """Return a request over gRPC, and one that the front end answers from its own process."""
+def by_grpc(address: str, model: str, names: tuple[str, str], shape: list[int]) -> Way:
+    """Return a request over gRPC."""
     import tritonclient.grpc as triton
 
     client: Any = triton.InferenceServerClient(address)
     inputs = [triton.InferInput(name, shape, "INT32") for name in names]
     for each in inputs:
         each.set_data_from_numpy(VALUES.reshape(shape))
-    return lambda: client.infer(model, inputs), client.is_server_live
+    return lambda: client.infer(model, inputs)
 
 
 def microseconds(way: Way) -> list[float]:
@@ -191,19 +207,23 @@ def main() -> int:
     found: dict[str, Any] = {"machine": machine.facts()}
     with tempfile.TemporaryDirectory(prefix="atomr-mp-inference-", dir="/tmp") as name:
         folder, ours = Path(name), ("Adding.add_sub", ("a", "b"), [16])
-        with served(folder) as (web, grpc), atomr_mp.connect(run_dir=folder / "run") as pool:
+        with (
+            served(folder) as (web, grpc),
+            own_front_end(folder) as (own_web, own_grpc),
+            atomr_mp.connect(run_dir=folder / "run") as pool,
+        ):
             pool.wait_ready()
             ways: dict[str, Way] = {
                 "http": by_http(web, *ours),
-                "http_front_end": answered_by_front_end(web),
+                "http_front_end": by_http(own_web, *ours),
                 "pool": lambda: pool.call("Adding.add_sub", VALUES, VALUES).result(LIMIT_S),
             }
-            ways["grpc"], ways["grpc_front_end"] = by_grpc(grpc, *ours)
+            ways["grpc"], ways["grpc_front_end"] = by_grpc(grpc, *ours), by_grpc(own_grpc, *ours)
             theirs = ("add_sub", ("INPUT0", "INPUT1"), [1, 16])
             if asked.triton:
                 ways["triton_http"] = by_http(asked.triton, *theirs)
             if asked.triton_grpc:
-                ways["triton_grpc"], _ = by_grpc(asked.triton_grpc, *theirs)
+                ways["triton_grpc"] = by_grpc(asked.triton_grpc, *theirs)
             for way in ways.values():
                 way()
             found["p50"] = in_turns(ways, asked.rounds)
