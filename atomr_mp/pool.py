@@ -15,6 +15,7 @@ from atomr_mp.client import interrupts
 from atomr_mp.client.actor_ref import ActorRef
 from atomr_mp.client.handshake import HELLO_TIMEOUT_S
 from atomr_mp.client.known_methods import NOT_KNOWN_YET, KnownMethods
+from atomr_mp.client.lanes.retry_policy import NEVER
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, ReplyStream
 from atomr_mp.client.worlds.ref_checks import devices_of
@@ -286,6 +287,45 @@ class Pool:
         if undeclared is not None:
             reply.lane.learn_later(reply, undeclared)
         return reply
+
+    def call_once(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        *,
+        deadline_s: float | None,
+        priority: int,
+        at: tuple[int, int] | None = None,
+    ) -> Reply:
+        """Make a request that is not sent again once it may have run, also if its method is idempotent; see `call`.
+
+        Args:
+            method: "Actor.method".
+            args: Its arguments by position.
+            kwargs: Its arguments by name.
+            deadline_s: Its deadline; None for the method's own.
+            priority: Its priority.
+            at: The device and the incarnation that it may go to, and no others; None for any.
+
+        Raises:
+            StaleGeneration: The incarnation has ended or leaves; or this client has not heard of it yet, and `current`
+                is lower. By the reply: it has ended before the request was sent.
+            AtomrError: As of `call`.
+        """
+        info = self._known.look_up(method)
+        deadline_s = deadline_s or info.deadline_s or DEFAULT_DEADLINE_S
+        arguments: object = self._known.named(method, info, args, kwargs, deadline_s) if kwargs else args
+        device, generation = at or (None, 0)
+        return self._client.submit(
+            method,
+            arguments,
+            device=device,
+            deadline_s=deadline_s,
+            priority=_priority(priority),
+            replays=NEVER,
+            to_generation=generation,
+        )
 
     def stream(
         self,

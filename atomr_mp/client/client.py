@@ -162,17 +162,20 @@ class Client:
         wait: bool | None = None,
         program: ProgramRun | None = None,
         backlog: bool = False,
+        to_generation: int = 0,
     ) -> Reply:
         """Send a request; `pool.Pool` describes the arguments.
 
         With `blocking`, an event loop's thread may wait for its result too. `replays` is the number of ends of workers
         that it counts as part of already. `program` is the form in which it names its program, if it runs one. With
         `backlog`, a thread's request waits for room in this process, as an event loop's does, and the call returns.
+        `to_generation` is the only incarnation of its device that it may go to, 0 for any.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
             PoisonRequest: It has ended workers, and is not admitted.
             Overloaded: The window is full; or too many calls wait for room.
+            StaleGeneration: The incarnation leaves or has ended, or nothing has been heard of it yet.
             DeadlineExceeded: A thread has waited for room, and there was none in time.
             DeviceUnavailable: The device takes no work.
             PoolLost: There is no pool any more, or this client was closed.
@@ -195,15 +198,12 @@ class Client:
             holds = waits or backlog
             # A thread that waits needs no place among the calls that may wait: it makes no others meanwhile.
             blocks = waits and loop is None
+            how = deadline_ns, priority, replays, holds, program, blocks, to_generation
             try:
-                reply = lane.submit(
-                    next(self._ids), device, method, arguments, deadline_ns, priority, replays, holds, program, blocks
-                )
+                reply = lane.submit(next(self._ids), device, method, arguments, *how)
             except _OUTDATED:  # perhaps by news that nobody has read
                 self.read_session()
-                reply = lane.submit(
-                    next(self._ids), device, method, arguments, deadline_ns, priority, replays, holds, program, blocks
-                )
+                reply = lane.submit(next(self._ids), device, method, arguments, *how)
             if holds and reply.state is ReplyState.BACKLOG and lane is self._blocking:
                 if waits:
                     self._blocking.wait_for_room(reply)
@@ -700,7 +700,7 @@ ANSWER_S: Final = 60.0
 _Gang = TypeVar("_Gang", GangReply, GangStream)
 _Handle = TypeVar("_Handle")
 
-_OUTDATED: Final = (errors.DeviceUnavailable, errors.PoisonRequest, errors.GpuRefStale)
+_OUTDATED: Final = (errors.DeviceUnavailable, errors.PoisonRequest, errors.GpuRefStale, errors.StaleGeneration)
 """Refusals by what was last heard in the session; it is read before they are final."""
 
 

@@ -123,6 +123,8 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """Leases of the refs in the result, by buffer; held from the answer's arrival on, even if it is never decoded."""
     pinned: bool = False
     """Whether the caller named the device, so that the request goes to no other."""
+    to_generation: int = 0
+    """The only incarnation of its device that it may go to; 0 for any."""
     alone: RequestKey | None = None
     """The request's key, if it has to run alone; else None."""
     replays: int = 0

@@ -14,7 +14,7 @@ from atomr_mp import checks, errors, tracing
 from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.admission import BacklogAdmission
 from atomr_mp.client.lanes.backlog import Backlog
-from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
+from atomr_mp.client.lanes.device_link import DeviceLink, stale, unavailable
 from atomr_mp.client.lanes.failover import ConnectionCalls, Failover
 from atomr_mp.client.lanes.gangs import Gangs
 from atomr_mp.client.lanes.homes import Home, home_for
@@ -31,7 +31,7 @@ from atomr_mp.client.reply import SEND_RESULT, ItemsReply, Reply, StreamReply, U
 from atomr_mp.client.reply_life import AT_WORKER, ReplyEvent, ReplyState
 from atomr_mp.client.worlds.arguments import encoded, encoded_by_rank
 from atomr_mp.client.worlds.gang_reply import GangPart
-from atomr_mp.client.worlds.gang_stream import GANGS, AnyGang, AnyPart, GangStream
+from atomr_mp.client.worlds.gang_stream import GANGS, PARTS, AnyGang, GangStream
 from atomr_mp.protocol import own_device, values
 from atomr_mp.protocol.flow.flight import Flight
 from atomr_mp.protocol.messages.devices import WorldInfo
@@ -126,6 +126,7 @@ class Lane(ABC):
         wait: bool = False,  # noqa: FBT001, FBT002 - by position, which costs less
         program: ProgramRun | None = None,
         blocks: bool = False,  # noqa: FBT001, FBT002
+        to_generation: int = 0,
     ) -> Reply:
         """Send a request, or hold it while its device comes back, or there is no room for it.
 
@@ -141,11 +142,13 @@ class Lane(ABC):
             wait: Whether it waits for room if the window is full.
             program: The program that it runs, if it runs one.
             blocks: Whether its caller waits for room, so that it may always wait.
+            to_generation: The only incarnation of the device that it may go to; 0 for any.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
             PoisonRequest: It has ended workers, and is not admitted.
             Overloaded: The window is full, or too many wait for room.
+            StaleGeneration: The incarnation leaves or has ended, or this lane has not heard of it yet.
             DeviceUnavailable: The device takes no work.
             PoolLost: There is no pool any more.
         """
@@ -181,6 +184,10 @@ class Lane(ABC):
             if self._lost is not None:
                 raise self._lost.again(maybe_executed=False)
             link = self._sender.choose(home) if device is None else self._links[device]
+            if to_generation:
+                if not link.leads_to(to_generation):
+                    raise stale(method, link, to_generation)
+                reply.to_generation = to_generation
             if not link.sending:
                 if link.state in REFUSING:
                     raise unavailable(link)
@@ -488,8 +495,14 @@ class Lane(ABC):
             self._gangs.settle_late()
         self.call_back()
 
-    def _stray(self, part: AnyPart) -> None:
-        self._gangs.stray(part)
+    def _stray(self, reply: Reply) -> None:
+        """End a request that was not sent: the incarnation that it was meant for is no longer the device's."""
+        if isinstance(reply, PARTS):
+            self._gangs.stray(reply)
+        else:
+            self._outcomes.feed(
+                reply, ReplyEvent.FAIL, stale(reply.method, self._links[reply.device], reply.to_generation)
+            )
 
     def _enter_link(self, reply: Reply, link: DeviceLink) -> None:
         """Queue a request of the lane's own, which names its device, or let it wait for room. With the lock held."""

@@ -91,6 +91,12 @@ class DeviceLink:
             return self.former.connection
         return self.connection if self.generation == generation else None
 
+    def leads_to(self, generation: int) -> bool:
+        """Return whether a request for one incarnation may be sent, or wait for that incarnation to be heard of."""
+        if self.generation == generation:
+            return self.state not in {LinkState.HOLDING, LinkState.CLOSED}  # else it leaves, or has ended
+        return self.generation < generation and not self.sending
+
     def hold(self) -> None:
         """Move the requests of the outbox to those that wait for the device."""
         self.held.extend(self.outbox)
@@ -132,6 +138,17 @@ class DeviceLink:
         if self.former is not None and self.former.generation == reply.generation:
             return self.former.connection, self.former.releases.token
         return self.connection if self.generation == reply.generation else None, self.token
+
+
+def stale(method: str, link: DeviceLink, generation: int) -> errors.StaleGeneration:
+    """Return the error of a request for one incarnation alone that a link cannot send there."""
+    return errors.StaleGeneration(
+        f"{method} was not sent: it is for incarnation {generation} of device {link.device}, which has ended or leaves",
+        maybe_executed=False,
+        device=link.device,
+        generation=generation,
+        current=link.generation,
+    )
 
 
 def unavailable(link: DeviceLink) -> errors.DeviceUnavailable:

@@ -464,6 +464,8 @@ class Failover:
             error = errors.Cancelled("cancelled, and its worker has left without having started it")
             self._outcomes.feed(reply, ReplyEvent.LEFT, error)
         self._retry.resolve(link, ended, lost)
+        if only is None:
+            self._sender.end_stale(link, ended.generation)
 
 
 def _requests(link: DeviceLink) -> list[Reply]:

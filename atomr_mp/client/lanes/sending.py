@@ -15,7 +15,7 @@ from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState, step
 from atomr_mp.client.worlds.gang_reply import GangPart
-from atomr_mp.client.worlds.gang_stream import PARTS, AnyPart, GangStreamPart
+from atomr_mp.client.worlds.gang_stream import GangStreamPart
 from atomr_mp.protocol import values
 from atomr_mp.protocol.flow import limits
 from atomr_mp.protocol.messages import data
@@ -34,7 +34,7 @@ class Sender:
         give_back: Sends due releases to a link's incarnation; later calls come after them.
         reach: Tries again to reach an incarnation that could not be connected to.
         broken: Called when a message with these requests could not be sent.
-        stray: Called with a part of a world's call that must not go to a link's incarnation; ends it.
+        stray: Called with a request that is for another incarnation than a link's; ends it.
         clock: The workers' clock, by which they keep deadlines.
     """
 
@@ -45,7 +45,7 @@ class Sender:
         reach: Callable[[DeviceLink], None],
         broken: Callable[[DeviceLink, list[Reply]], None],
         clock: PoolClock,
-        stray: Callable[[AnyPart], None] = lambda _part: None,
+        stray: Callable[[Reply], None] = lambda _reply: None,
     ) -> None:
         self._links = links
         self._give_back = give_back
@@ -81,8 +81,11 @@ class Sender:
     def put(self, link: DeviceLink, reply: Reply) -> None:
         """Send a stream, or a request that has to run alone; queue any other. Hold all if the device takes none now.
 
-        None overtakes a gated one.
+        None overtakes a gated one. One that is for another incarnation ends.
         """
+        if link.sending and reply.to_generation not in (0, link.generation):
+            self._stray(reply)
+            return
         if link.in_order:
             if not link.sending:
                 link.held.append(reply)
@@ -104,12 +107,18 @@ class Sender:
     def send_held(self, link: DeviceLink) -> None:
         """Send all waiting requests, held ones first."""
         for reply in [*link.held]:
-            if isinstance(reply, PARTS) and reply.to_generation != link.generation:
+            if reply.to_generation not in (0, link.generation):
                 self._stray(reply)
         held, link.held = link.held, deque()
         link.outbox[:0] = held
         link.in_order = link.in_order or any(map(_goes_by_itself, held))
         self.flush(link)
+
+    def end_stale(self, link: DeviceLink, ended: int) -> None:
+        """End the requests that wait for an incarnation that has ended; worlds see to the parts of their calls."""
+        for reply in [*link.held]:
+            if reply.to_generation == ended and reply.gang is None:
+                self._stray(reply)
 
     def flush_ready(self) -> None:
         """Send the queued requests of all devices that take calls."""

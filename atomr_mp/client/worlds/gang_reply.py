@@ -24,8 +24,6 @@ class GangPart(Reply):
     rank: int = 0
     limit_ns: int = 0
     """The deadline of the whole call, CLOCK_MONOTONIC: for the watchdog, and for rank 0, which drops a late call."""
-    to_generation: int = 0
-    """The process that it goes to. It goes to no other."""
 
 
 class GangReply(Reply):

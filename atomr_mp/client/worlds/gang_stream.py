@@ -24,8 +24,6 @@ class GangStreamPart(StreamReply):
     rank: int = 0
     limit_ns: int = 0
     """The deadline of the first part, for its worker's watchdog; CLOCK_MONOTONIC."""
-    to_generation: int = 0
-    """The process that it goes to. It goes to no other."""
 
 
 class GangStream(StreamReply):

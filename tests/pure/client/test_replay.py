@@ -23,6 +23,7 @@ from atomr_mp.client.lanes.base import Lane
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.homes import Home, Homes
 from atomr_mp.client.lanes.link_life import MOST_FAILURES, REFUSING, LinkState
+from atomr_mp.client.lanes.retry_policy import NEVER as NEVER_AGAIN
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions, may_write
 from atomr_mp.client.lanes.services import LaneServices, LazyMemory
 from atomr_mp.client.memory.leases import Releases
@@ -331,6 +332,8 @@ class Model(RuleBasedStateMachine):
         self.replies: list[Reply] = []
         self.unnamed: set[int] = set()
         """Calls that name no device."""
+        self.bound: dict[int, tuple[int, int]] = {}
+        """Calls for one incarnation alone: its device and its generation."""
         self.outcomes: Counter[int] = Counter()
         self.answered: dict[int, int] = {}
         """By call: the generation that has answered it, and was read."""
@@ -369,6 +372,41 @@ class Model(RuleBasedStateMachine):
         self.replies.append(reply)
         if device is None:
             self.unnamed.add(reply.id)
+
+    @rule(
+        method=st.sampled_from(["A.again", "A.once"]),
+        n=st.integers(0, 5),
+        device=st.integers(0, 1),
+        of=st.integers(-1, 1),
+    )
+    def call_one_worker(self, method: str, n: int, device: int, of: int) -> None:
+        """Make a call for one incarnation alone: the present one, or the one before or after it."""
+        link, wanted = self.lane._links[device], self.generations[device] + of
+        if not wanted:
+            return
+        number, deadline_ns = len(self.replies) + 1, time.monotonic_ns() + 10**12
+        try:
+            reply = self.lane.submit(
+                number, device, method, (n,), deadline_ns, replays=NEVER_AGAIN, wait=True, to_generation=wanted
+            )
+        except errors.PoisonRequest:
+            return
+        except errors.StaleGeneration:
+            assert of or link.state in {LinkState.HOLDING, LinkState.CLOSED}, "the worker takes calls"
+            return
+        self.lane.add_callback(reply, lambda reply: self.outcomes.update([reply.id]))
+        self.replies.append(reply)
+        self.bound[reply.id] = device, wanted
+
+    @invariant()
+    def what_is_for_one_worker_goes_to_no_other(self) -> None:
+        """Nor does it wait once that one has ended."""
+        for (device, generation), worker in self.lane.made.items():
+            assert all(self.bound.get(each) in (None, (int(device), generation)) for each in worker.calls)
+        for number, (_, generation) in self.bound.items():
+            assert self.replies[number - 1].generation in (0, generation)
+        for link in self.lane._links:
+            assert all(reply.to_generation == 0 or reply.to_generation >= link.generation for reply in link.held)
 
     @rule(n=st.integers(0, PROGRAMS - 1), device=st.integers(0, 1), hears=st.booleans())
     def run(self, n: int, device: int, *, hears: bool) -> None:
@@ -679,7 +717,8 @@ class Model(RuleBasedStateMachine):
     def what_may_run_once_runs_once(self) -> None:
         """A call that may run again runs no more often than it may be sent."""
         for reply in self.replies:
-            most = 1 + MAX_REPLAYS + self.unheard[reply.id] if reply.method.endswith(".again") else 1
+            may_again = reply.method.endswith(".again") and reply.id not in self.bound
+            most = 1 + MAX_REPLAYS + self.unheard[reply.id] if may_again else 1
             assert self.ran[reply.id] <= most
             error = reply.error
             if isinstance(error, errors.RequestError) and self.ran[reply.id]:
@@ -1018,3 +1057,72 @@ def test_what_a_former_worker_does_not_know_goes_to_the_present_one_at_once(lane
     lane.made["0", 2].answer(2)
     lane.receive(0)
     assert run.result() == 2
+
+
+def once(lane: FakeLane, number: int, generation: int, n: int = 1) -> Reply:
+    """Make a call for one incarnation of the device alone."""
+    never = time.monotonic_ns() + 10**12
+    return lane.submit(number, 0, "A.again", (n,), never, replays=NEVER_AGAIN, wait=True, to_generation=generation)
+
+
+def assert_stale(reply: Reply) -> None:
+    """Check that a call has ended since its incarnation has, and certainly has not run."""
+    assert isinstance(reply.error, errors.StaleGeneration)
+    assert not reply.error.maybe_executed
+
+
+@pytest.mark.parametrize("hot", [False, True])
+@pytest.mark.parametrize("how", ["unsent", "unstarted"])
+def test_a_call_for_one_worker_ends_with_it(lane: FakeLane, how: str, *, hot: bool) -> None:
+    """Where it was not sent, and where a worker leaves that has not started it; the next worker gets nothing."""
+    lane.made["0", 1].broken = how == "unsent"
+    reply = once(lane, 1, 1)
+    lane.take(session.DeviceChanged(info(0, 2) if hot else info(0, 1, devices.DeviceState.LOST)))
+    if not (hot and how == "unsent"):
+        assert not reply.done
+        lane.take(_planned_end(0, 1))
+    assert_stale(reply)
+    lane.take(session.DeviceChanged(info(0, 2)))
+    assert not lane.made["0", 2].calls
+
+
+def test_a_call_for_one_worker_that_has_waited_for_room_ends() -> None:
+    """Another worker is there when there is room."""
+    crowded = FakeLane(FakeClient(window=1), [info(0, 1)])
+    crowded.take(session.DeviceChanged(info(0, 1)))
+    first = crowded.submit(1, 0, "A.once", (1,), time.monotonic_ns() + 10**12)
+    reply = once(crowded, 2, 1)
+    assert reply.state is ReplyState.BACKLOG
+    crowded.take(session.DeviceChanged(info(0, 2)))
+    crowded.made["0", 1].answer(1)
+    with crowded._lock:
+        crowded._receive(crowded._links[0], former=True)
+    crowded.take(_planned_end(0, 1))
+    assert first.result() == 1
+    assert_stale(reply)
+    assert not crowded.made["0", 2].calls
+    crowded.take(errors.PoolLost("over"))
+
+
+def test_a_call_for_one_worker_is_not_sent_again(lane: FakeLane) -> None:
+    """Whatever its method says; one that ran has ended in doubt."""
+    reply = once(lane, 1, 1)
+    lost = ErrorInfo.of(errors.WorkerLost("killed"))
+    lane.take(session.DeviceChanged(info(0, 2)))
+    lane.take(session.IncarnationEnded(0, 1, False, lost, [1], 0, [1], []))
+    assert isinstance(reply.error, errors.WorkerLost)
+    assert reply.error.maybe_executed
+    assert not lane.made["0", 2].calls
+
+
+def test_a_call_waits_for_a_worker_that_is_not_heard_of_yet(lane: FakeLane) -> None:
+    """Another client has called it. While the one before still takes calls here, the call is refused."""
+    with pytest.raises(errors.StaleGeneration) as refused:
+        once(lane, 1, 2)
+    assert (refused.value.generation, refused.value.current) == (2, 1)
+    lane.take(session.DeviceChanged(info(0, 1, devices.DeviceState.LOST)))
+    reply = once(lane, 2, 2)
+    with pytest.raises(errors.StaleGeneration):
+        once(lane, 3, 1)
+    lane.take(session.DeviceChanged(info(0, 2)))
+    assert list(lane.made["0", 2].calls) == [reply.id]
