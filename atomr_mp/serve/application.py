@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import parse_qs
 
 from atomr_mp import errors
@@ -30,6 +30,8 @@ from atomr_mp.serve.oip import triton_metrics
 from atomr_mp.serve.oip.http_face import HttpFace
 from atomr_mp.serve.oip.inference import Inference
 from atomr_mp.serve.oip.models import ModelTable
+from atomr_mp.serve.oip.sequences.table import SequenceTable
+from atomr_mp.serve.oip.sequences.turns import SequenceTurns
 from atomr_mp.serve.oip.settings import ModelSetting
 from atomr_mp.serve.oip.statistics import ModelStatistics
 from atomr_mp.serve.oip.unfit_log import UnfitLog
@@ -51,6 +53,17 @@ LEFT: Final = 499
 """Status, in the log and the metrics, of an answer to a client that has left."""
 
 
+class FrontEndMemory(NamedTuple):
+    """Memory that the front ends of a server share."""
+
+    counters: Counters
+    """Counters of answers."""
+    sample: SharedSample
+    """The latest sample of the pool."""
+    sequences: SequenceTable
+    """Open sequences of the Open Inference Protocol."""
+
+
 class Application:
     """Answers HTTP for a pool. One for each event loop.
 
@@ -59,8 +72,7 @@ class Application:
         access: Decides who may ask.
         models: Models of the Open Inference Protocol that are described, by name.
         limits: Limits of a client's requests.
-        counters: Counters of answers; its own by default.
-        sample: The front ends' shared memory for the latest sample of the pool; its own by default.
+        memory: The front ends' shared memory; its own by default.
         debug: Whether errors show the actor's traceback.
         access_log: Whether to log a line for each answer.
         log_errors: What the log shows of exceptions that methods raise: "full", "type" or "off".
@@ -74,8 +86,7 @@ class Application:
         *,
         models: Mapping[str, ModelSetting] = MappingProxyType({}),
         limits: Limits = DEFAULT_LIMITS,
-        counters: Counters | None = None,
-        sample: SharedSample | None = None,
+        memory: FrontEndMemory | None = None,
         debug: bool = False,
         access_log: bool = False,
         log_errors: LogErrors = "full",
@@ -89,7 +100,8 @@ class Application:
         self.limits: Final = limits
         self._debug: Final = debug
         self._begun = False
-        self.counters: Final = counters or Counters()
+        memory = memory or FrontEndMemory(Counters(), SharedSample(), SequenceTable(limits.sequences))
+        self.counters: Final = memory.counters
         self.accounts: Final = Accounts(self.counters, access_log=access_log, log_errors=log_errors)
         self.budget: Final = Budget(limits.buffered_bytes)
         self.unread: Final = UnreadAnswers(limits)
@@ -97,7 +109,7 @@ class Application:
         self._driver: Final = Driver()
         self.health: Final = PoolHealth(source, self._figures)
         self.streams: Final = OpenHttpStreams(limits.streams)
-        self._observer: Final = Observer(source, self.counters, sample or SharedSample())
+        self._observer: Final = Observer(source, self.counters, memory.sample)
         stream_calls = StreamCalls(self.streams, self.health, self.counters, debug=debug)
         calls = PoolCalls(source, self.health)
         text_calls = TextCalls(source, calls, stream_calls, debug=debug)
@@ -132,6 +144,7 @@ class Application:
             self.health,
             table,
             statistics,
+            SequenceTurns(source, memory.sequences),
             self.streams,
             self.counters,
             limits.deadline_s,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -28,6 +30,12 @@ UNTOUCHED: Final = frozenset(
     }
 )
 """Errors that do not show that a worker answers."""
+
+
+HEAR_S: Final = 5.0
+"""How long a call waits for news of its incarnation."""
+
+HEAR_EVERY_S: Final = 0.005
 
 
 class PoolCalls:
@@ -91,6 +99,41 @@ class PoolCalls:
         reply = CallTarget(self._source.pool, plan.method).call(args, kwargs, deadline_s=deadline_s, priority=priority)
         served.sent = True
         return reply
+
+    async def call_once(
+        self,
+        served: ServedRequest,
+        pool: Pool,
+        method: str,
+        kwargs: dict[str, Any],
+        *,
+        deadline_s: float | None,
+        priority: int,
+        at: tuple[int, int] | None,
+    ) -> Reply:
+        """Make a call that is not sent again once it may have run; see `Pool.call_once`.
+
+        Waits until this process has heard of the incarnation, for `HEAR_S` at most: another one has called there.
+
+        Raises:
+            StaleGeneration: The incarnation leaves or has ended.
+            DeviceUnavailable: No news of it have come.
+            AtomrError: The pool does not take it.
+        """
+        target, until_s = CallTarget(pool, method), time.monotonic() + min(HEAR_S, deadline_s or HEAR_S)
+        while True:
+            try:
+                reply = target.call_once(kwargs, deadline_s=deadline_s, priority=priority, at=at)
+            except errors.StaleGeneration as error:
+                if error.current >= error.generation:
+                    raise
+                if time.monotonic() > until_s:
+                    why = f"no news of incarnation {error.generation} of device {error.device} have come; call again"
+                    raise errors.DeviceUnavailable(why, device=error.device) from None
+            else:
+                served.sent = True
+                return reply
+            await asyncio.sleep(HEAR_EVERY_S)  # the lane takes in the news in a later turn of the loop
 
     async def outcome(self, served: ServedRequest, reply: Reply) -> Any:
         """Wait for a call's result; see `ServedRequest.outcome`."""

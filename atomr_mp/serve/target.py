@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from atomr_mp import errors
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.pool import Pool
@@ -30,6 +31,19 @@ class CallTarget:
             self._method, *args, kwargs=kwargs, deadline_s=deadline_s, **self._priority(priority)
         )
         return reply
+
+    def call_once(
+        self, kwargs: dict[str, Any], *, deadline_s: float | None, priority: int, at: tuple[int, int] | None
+    ) -> Reply:
+        """Call the method on one device, once; see `Pool.call_once`.
+
+        Raises:
+            InvalidRequest: It is of a world's actor.
+        """
+        if self._world is not None:
+            raise errors.InvalidRequest(f"{self._method} runs on all ranks of a world, and so has no sequences")
+        pool: Pool = self._of
+        return pool.call_once(self._method, (), kwargs, deadline_s=deadline_s, priority=priority, at=at)
 
     def stream(
         self,

@@ -1,9 +1,9 @@
 """A front-end process: answers HTTP on a socket that its parent owns, perhaps gRPC too, and joins the pool itself.
 
 The parent starts it. Its arguments are the descriptors of the plan, the listening socket and the counters' memory, its
-slot there, a descriptor to which it writes when it accepts, one of the memory of the latest sample, and one to which it
-writes its log. What goes to standard error instead is a crash, or of code that is not ours. After SIGTERM it
-reports that it is not ready, still accepts for a while, then ends open requests and exits.
+slot there, a descriptor to which it writes when it accepts, one of the memory of the latest sample, one to which it
+writes its log, and one of the memory of sequences. What goes to standard error instead is a crash, or of code that is
+not ours. After SIGTERM it reports that it is not ready, still accepts for a while, then ends open requests and exits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from atomr_mp import output, tracing
 from atomr_mp.pool import Pool
 from atomr_mp.process.prctl import die_with_parent
-from atomr_mp.serve.application import Application
+from atomr_mp.serve.application import Application, FrontEndMemory
 from atomr_mp.serve.front_end.connection import Asgi
 from atomr_mp.serve.front_end.middleware import SurroundedApplication
 from atomr_mp.serve.front_end.plan import FrontEndPlan
@@ -31,6 +31,7 @@ from atomr_mp.serve.front_end.server import HttpServer
 from atomr_mp.serve.http.access import Access, Tokens
 from atomr_mp.serve.http.cors import Cors
 from atomr_mp.serve.metrics import BEAT_S, FRONT_END, Counters
+from atomr_mp.serve.oip.sequences.table import SequenceTable
 from atomr_mp.serve.server_log import lost_notice, start_logging
 from atomr_mp.serve.source import JoinedPool
 from atomr_mp.serve.watch.shared_sample import SharedSample
@@ -52,11 +53,10 @@ def main() -> int:
     tracing.forward()
     counters = Counters(int(sys.argv[3]), plan.slots, int(sys.argv[4]))
     with asyncio.Runner(loop_factory=_loop) as runner:
-        runner.run(
-            _serve(
-                plan, socket.socket(fileno=int(sys.argv[2])), counters, int(sys.argv[5]), SharedSample(int(sys.argv[6]))
-            )
+        memory = FrontEndMemory(
+            counters, SharedSample(int(sys.argv[6])), SequenceTable(plan.limits.sequences, int(sys.argv[8]))
         )
+        runner.run(_serve(plan, socket.socket(fileno=int(sys.argv[2])), int(sys.argv[5]), memory))
     return 0
 
 
@@ -66,9 +66,8 @@ def _loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-async def _serve(
-    plan: FrontEndPlan, listening: socket.socket, counters: Counters, accepts: int, sample: SharedSample
-) -> None:
+async def _serve(plan: FrontEndPlan, listening: socket.socket, accepts: int, memory: FrontEndMemory) -> None:
+    counters = memory.counters
     source = JoinedPool(Path(plan.run_dir), f"{FRONT_END}{counters.slot}")
     tokens = Tokens(plan.tokens, None if plan.token_file is None else Path(plan.token_file))
     cors = Cors(plan.cors_origins, has_tokens=bool(tokens))
@@ -77,8 +76,7 @@ async def _serve(
         Access(tokens, plan.allowed_hosts, cors),
         models=plan.models,
         limits=plan.limits,
-        counters=counters,
-        sample=sample,
+        memory=memory,
         debug=plan.debug,
         access_log=plan.access_log,
         log_errors=plan.log_errors,

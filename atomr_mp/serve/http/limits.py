@@ -9,9 +9,12 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import amounts
 
+MOST_SEQUENCES: Final = 65_536
+"""Most open sequences that may be allowed: each request of one looks through all."""
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of requests, checked before memory is taken. Each holds for one front-end process."""
+    """Limits of requests, checked before memory is taken. Each but `sequences` holds for one front-end process."""
 
     header_bytes: int = 32 * 2**10
     """Bytes of the request line and all headers."""
@@ -35,6 +38,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Open connections, those in the middle of a TLS handshake among them."""
     streams: int = 512
     """Open streams, including those of watching pages."""
+    sequences: int = 4096
+    """Open sequences of the Open Inference Protocol, of all front ends together."""
     header_s: float = 10.0
     """How long a client may take for a TLS handshake, and then to send a request's line and headers."""
     body_s: float = 60.0
@@ -53,7 +58,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if name.endswith("_s"):
                 amounts.duration(name, value, error=errors.ConfigurationError)
             else:
-                amounts.whole(name, value, 1, error=errors.ConfigurationError)
+                most = MOST_SEQUENCES if name == "sequences" else amounts.MOST
+                amounts.whole(name, value, 1, most, error=errors.ConfigurationError)
 
 
 DEFAULT_LIMITS: Final = Limits()

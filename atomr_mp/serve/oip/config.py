@@ -5,11 +5,19 @@ It tells what holds, by the description and the method. What else a config.pbtxt
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from atomr_mp.serve.oip.models import PLATFORM, Model
-from atomr_mp.serve.oip.settings import MICROSECONDS
+from atomr_mp.serve.oip.settings import FALSE_TRUE, MICROSECONDS, ControlSetting
 from atomr_mp.serve.oip.signature import TensorInfo
+
+KINDS: Final = {
+    "start": "CONTROL_SEQUENCE_START",
+    "end": "CONTROL_SEQUENCE_END",
+    "ready": "CONTROL_SEQUENCE_READY",
+    "id": "CONTROL_SEQUENCE_CORRID",
+}
+"""Triton's kinds of controls by ours."""
 
 
 def config_of(model: Model) -> dict[str, Any]:
@@ -29,6 +37,14 @@ def config_of(model: Model) -> dict[str, Any]:
         "parameters": {name: {"string_value": text} for name, text in texts.items()},
         "model_transaction_policy": {"decoupled": model.info.streams},
     }
+    if setting.has_sequences:
+        found["sequence_batching"] = {
+            "max_sequence_idle_microseconds": round(setting.idle_s * MICROSECONDS),
+            "direct": {"max_queue_delay_microseconds": 0, "minimum_slot_utilization": 0.0},
+            "control_input": [_control(name, each) for name, each in setting.sequence_controls.items()],
+            "state": [],
+        }
+        return found  # Triton's configuration has one kind of scheduling
     joins_rows = model.info.batches_rows and setting.max_batch_size > 0
     if joins_rows or setting.priority_levels or setting.deadline_s is not None:
         found["dynamic_batching"] = {
@@ -46,6 +62,14 @@ def config_of(model: Model) -> dict[str, Any]:
             "priority_queue_policy": {},
         }
     return found
+
+
+def _control(name: str, control: ControlSetting) -> dict[str, Any]:
+    if control.kind == "id":
+        datatype = "STRING" if control.datatype == "BYTES" else control.datatype
+        return {"name": name, "control": [{"kind": KINDS["id"], "data_type": f"TYPE_{datatype}"}]}
+    field, of = FALSE_TRUE[control.datatype]
+    return {"name": name, "control": [{"kind": KINDS[control.kind], field: list(map(of, control.values))}]}
 
 
 def _tensor(info: TensorInfo) -> dict[str, Any]:

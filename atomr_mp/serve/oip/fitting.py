@@ -50,6 +50,8 @@ class Fitted(NamedTuple):
     """None where only a result shows them."""
     keys: Mapping[str, str]
     """The outputs' names by the result's keys, where they differ."""
+    controls: Mapping[str, TensorInfo]
+    """What the server adds to a request, to tell of its sequence."""
 
 
 def fitted(info: MethodInfo, setting: ModelSetting) -> Fitted:
@@ -69,9 +71,15 @@ def fitted(info: MethodInfo, setting: ModelSetting) -> Fitted:
             f"it is described as max_batch_size = {setting.max_batch_size}, and {setting.method} takes at most "
             f"{info.batch_items} rows (max_items of its Batch)"
         )
+    if setting.has_sequences and (info.batch_items or info.streams):
+        why = "has a Batch, which would mix them" if info.batch_items else "streams"
+        raise MisfitError(f"it is described with sequences, and {setting.method} {why}")
     schema = decode(info.schema)
     inputs = _inputs(info, setting, schema)
-    return Fitted(inputs, *_outputs(setting, outputs_of(schema)))
+    controls = {name: inputs.pop(name) for name in setting.sequence_controls}
+    if not inputs:
+        raise MisfitError(f"{setting.method} takes no tensor")
+    return Fitted(inputs, *_outputs(setting, outputs_of(schema)), controls)
 
 
 def _inputs(info: MethodInfo, setting: ModelSetting, schema: Mapping[str, Any]) -> dict[str, TensorInfo]:
@@ -82,7 +90,11 @@ def _inputs(info: MethodInfo, setting: ModelSetting, schema: Mapping[str, Any]) 
         others = {name: NoTensor(f"{name} has no annotation", OpenTo.ANYTHING) for name in info.parameters}
     parameters = [*found, *others]
     reserved = _reserved(setting, schema, parameters)
-    described = {each.parameter or name: name for name, each in setting.inputs.items()}
+    given = setting.inputs | {
+        name: InputSetting(shape=(1,), datatype=each.datatype, parameter=each.parameter)
+        for name, each in setting.sequence_controls.items()
+    }
+    described = {each.parameter or name: name for name, each in given.items()}
     for parameter, name in described.items():
         if parameter not in parameters:
             raise _no_parameter(f"input {name!r}", setting.method, parameter, parameters)
@@ -97,13 +109,11 @@ def _inputs(info: MethodInfo, setting: ModelSetting, schema: Mapping[str, Any]) 
         name = described.get(parameter, parameter)
         if name in made:
             raise MisfitError(f"two parameters of {setting.method} are the input {name!r}; rename the other one, too")
-        said = setting.inputs[name] if parameter in described else None
+        said = given[name] if parameter in described else None
         known = found.get(parameter) or _open(name, others[parameter], said, is_optional=parameter not in required)
-        if said is not None or not (known.is_optional and known.form in ONE and setting.max_batch_size > 1):
-            made[name] = _input(name, known, said or InputSetting(), setting.max_batch_size)
+        if said is not None or not (known.is_optional and known.form in ONE and setting.rows > 1):
+            made[name] = _input(name, known, said or InputSetting(), setting.rows)
         # Else it has no place for rows, and nobody has asked for it.
-    if not made:
-        raise MisfitError(f"{setting.method} takes no tensor")
     return made
 
 
@@ -118,6 +128,7 @@ def _reserved(setting: ModelSetting, schema: Mapping[str, Any], parameters: Coll
         ("id_to", "string", setting.id_to),
         ("parameters_to", "object", setting.parameters_to),
         ("headers_to", "object", setting.headers_to),
+        ("sequence_to", "object", setting.sequence_to),
     ):
         if not parameter:
             continue
@@ -193,12 +204,12 @@ def _outputs(
         info = TensorInfo(name, said.datatype, None, TensorKind.ARRAY) if known is None else known[key]
         if not info.datatype:
             raise MisfitError(f"output {name!r} has no datatype: the annotation of {setting.method} names none")
-        made[name] = _tensor(f"output {name!r}", info, said, setting.max_batch_size)._replace(name=name)
+        made[name] = _tensor(f"output {name!r}", info, said, setting.rows)._replace(name=name)
     for key, info in (known or {}).items():
         if key not in keys:
             if key in made:
                 raise MisfitError(f"two outputs of {setting.method} are called {key!r}; give the other one a name, too")
-            made[key] = _tensor(f"output {key!r}", info, OutputSetting(), setting.max_batch_size)
+            made[key] = _tensor(f"output {key!r}", info, OutputSetting(), setting.rows)
     return made, keys
 
 

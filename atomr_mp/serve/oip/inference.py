@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from atomr_mp import errors
+from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.serve.health import HealthVerdict, PoolHealth
@@ -18,6 +19,9 @@ from atomr_mp.serve.oip.classification import classes_of
 from atomr_mp.serve.oip.fitting import ONE
 from atomr_mp.serve.oip.models import UNFIT, VERSION, Model, ModelTable
 from atomr_mp.serve.oip.requests import EMPTY_FINAL, AskedOutput, InferAnswer, InferRequest
+from atomr_mp.serve.oip.sequences.asked import PARAMETERS, AskedSequence, asked_of, controls_of
+from atomr_mp.serve.oip.sequences.life import SequenceOutcome
+from atomr_mp.serve.oip.sequences.turns import SequenceTurn, SequenceTurns, told
 from atomr_mp.serve.oip.statistics import ModelStatistics, Phases
 from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.pool_calls import PoolCalls
@@ -37,11 +41,15 @@ EXTENSIONS: Final = (
     "model_configuration",
     "parameters",
     "schedule_policy",
+    "sequence",
     "statistics",
 )
 
 TOP_PRIORITY: Final = 7
 LEAST_PRIORITY: Final = -8
+
+LEAST_S: Final = 0.001
+"""What is left of a deadline at least, once a request is called."""
 
 RESERVED: Final = frozenset({"priority", "timeout", "binary_data_output", EMPTY_FINAL})
 """Parameters of the protocol itself."""
@@ -68,6 +76,7 @@ class Inference:
         health: Knows which devices answer.
         table: Finds models.
         statistics: Counts inferences.
+        turns: Lets requests of sequences run one by one.
         streams: The front end's open streams.
         counters: The front end's counters.
         most_deadline_s: The longest deadline that a request may ask for; a later one is this.
@@ -80,6 +89,7 @@ class Inference:
         health: PoolHealth,
         table: ModelTable,
         statistics: ModelStatistics,
+        turns: SequenceTurns,
         streams: OpenHttpStreams,
         counters: Counters,
         most_deadline_s: float,
@@ -89,6 +99,7 @@ class Inference:
         self._health: Final = health
         self._table: Final = table
         self.statistics: Final = statistics
+        self._turns: Final = turns
         self._streams: Final = streams
         self._counters: Final = counters
         self._most_deadline_s: Final = most_deadline_s
@@ -182,7 +193,8 @@ class Inference:
         if setting.id_to:
             found[setting.id_to] = request.id
         if setting.parameters_to:
-            own = {name: value for name, value in request.parameters.items() if name not in RESERVED}
+            reserved = RESERVED | PARAMETERS if setting.has_sequences else RESERVED
+            own = {name: value for name, value in request.parameters.items() if name not in reserved}
             found[setting.parameters_to] = own
         if setting.headers_to:
             found[setting.headers_to] = {name: headers[name] for name in setting.headers if name in headers}
@@ -219,8 +231,19 @@ class Inference:
             )
         options = self.options(model, request, deadline_s)
         arguments = self.arguments(model, request, headers or {})
+        if model.setting.has_sequences:
+            asked = asked_of(model, request)
+            arguments |= controls_of(model, asked)
+            with self.counted(model, served):
+                return await self._in_sequence(served, model, request, asked, options, arguments)
         with self.counted(model, served):
-            return await self._answered(served, model, request, options, arguments)
+            plan = self._calls.plan(self._source.pool, model.method)
+            called_ns = time.monotonic_ns()
+            reply = self._calls.call(
+                served, plan, (), arguments, deadline_s=options.deadline_s, priority=options.priority
+            )
+            del arguments  # they may be large, and the call long
+            return await self._answered(served, model, request, reply, called_ns)
 
     @contextlib.contextmanager
     def counted(self, model: Model, served: ServedRequest) -> Iterator[None]:
@@ -236,14 +259,13 @@ class Inference:
         served: ServedRequest,
         model: Model,
         request: InferRequest,
-        options: CallOptions,
-        arguments: dict[str, Any],
+        reply: Reply,
+        called_ns: int,
+        turn: SequenceTurn | None = None,
     ) -> InferAnswer:
-        plan = self._calls.plan(self._source.pool, model.method)
-        called_ns = time.monotonic_ns()
-        reply = self._calls.call(served, plan, (), arguments, deadline_s=options.deadline_s, priority=options.priority)
-        del arguments  # they may be large, and the call long
         result = await self._calls.outcome(served, reply)
+        if turn is not None:
+            turn.outcome = SequenceOutcome.ANSWERED
         came_ns = time.monotonic_ns()
         answer = await made(model, request, result)
         ran_ns = min(reply.ran_ns, came_ns - called_ns)
@@ -253,6 +275,36 @@ class Inference:
         executed = reply.batch_rows if model.info.batches_rows else rows
         self.statistics.answered(model.name, rows, phases, executed)
         return answer
+
+    async def _in_sequence(
+        self,
+        served: ServedRequest,
+        model: Model,
+        request: InferRequest,
+        asked: AskedSequence,
+        options: CallOptions,
+        arguments: dict[str, Any],
+    ) -> InferAnswer:
+        """Make a call in the turn of its sequence, where that has its state."""
+        waits_ns, limit_s = time.monotonic_ns(), options.deadline_s
+        async with self._turns.turn(served, model, asked, limit_s) as turn:
+            called_ns = time.monotonic_ns()
+            left_s = None if limit_s is None else max(limit_s - (called_ns - waits_ns) / 1e9, LEAST_S)
+            try:
+                turn.reply = await self._calls.call_once(
+                    served,
+                    turn.pool,
+                    model.method,
+                    arguments,
+                    deadline_s=left_s,
+                    priority=options.priority,
+                    at=turn.at,
+                )
+                del arguments
+                return await self._answered(served, model, request, turn.reply, waits_ns, turn)
+            except errors.AtomrError as error:
+                turn.failed(error)
+                raise told(error, turn.outcome, model.name, asked) from None
 
     def open(
         self,

@@ -55,6 +55,13 @@ class Model(NamedTuple):
     setting: ModelSetting
     keys: Mapping[str, str] = MappingProxyType({})
     """The outputs' names by the result's keys, where they differ."""
+    controls: Mapping[str, TensorInfo] = MappingProxyType({})
+    """What the server adds to a request, to tell of its sequence."""
+
+    def control(self, tensor: NamedTensor) -> tuple[str, Any]:
+        """Return the parameter and the argument that a tensor of the server's own becomes."""
+        said = self.setting.sequence_controls[tensor.name]
+        return said.parameter or tensor.name, _argument(tensor, self.controls[tensor.name])
 
     def argument_of(self, tensor: NamedTensor) -> tuple[str, Any]:
         """Return the parameter and the argument that a tensor becomes.
@@ -359,7 +366,7 @@ def _why_not(schema: str) -> str:
 def _model(name: str, info: MethodInfo, setting: ModelSetting) -> Model | str:
     """Return a model of a method; why there is none if its description does not fit."""
     try:
-        inputs, outputs, keys = fitted(info, setting)
+        inputs, outputs, keys, controls = fitted(info, setting)
     except MisfitError as error:
         return f"the model {name} does not fit its method: {error}"
-    return Model(name, setting.method, info, inputs, outputs, setting, keys)
+    return Model(name, setting.method, info, inputs, outputs, setting, keys, controls)

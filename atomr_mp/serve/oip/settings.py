@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 MICROSECONDS: Final = 10**6
 """Microseconds in a second; Triton's durations have this unit."""
+
+
+SEQUENCE_IDLE_S: Final = 1.0
+"""Triton's own default."""
 
 
 class TensorSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,6 +43,30 @@ class OutputSetting(TensorSetting, frozen=True, kw_only=True, forbid_unknown_fie
     """The file that they are from, as the configuration tells it; empty for none."""
 
 
+FALSE_TRUE: Final[dict[str, tuple[str, type[float]]]] = {
+    "INT32": ("int32_false_true", int),
+    "FP32": ("fp32_false_true", float),
+    "BOOL": ("bool_false_true", bool),
+}
+"""Triton's field with a control's values, and their type, by its datatype."""
+
+
+ID_DATATYPES: Final = ("UINT64", "INT64", "UINT32", "INT32", "BYTES")
+"""Datatypes of a control that is a sequence's id."""
+
+
+class ControlSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tensor that tells a method about a request's sequence."""
+
+    kind: Literal["start", "end", "ready", "id"]
+    datatype: str
+    """One of the protocol's names."""
+    values: tuple[float, float] = (0, 1)
+    """Those for false and for true, unless it is the id."""
+    parameter: str = ""
+    """The method's parameter; empty if it has the tensor's name."""
+
+
 class ModelSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model as it is described."""
 
@@ -52,6 +80,12 @@ class ModelSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The parameter that gets the request's id as a `str`; empty for none."""
     parameters_to: str = ""
     """The parameter that gets the request's own parameters as a `dict`; empty for none."""
+    sequence_to: str = ""
+    """The parameter that gets what is known of the request's sequence as a `dict`; empty for none."""
+    sequence_idle_s: float | None = None
+    """Seconds after which a sequence ends without a request; None for `SEQUENCE_IDLE_S`, or for no sequences."""
+    sequence_controls: dict[str, ControlSetting] = {}
+    """Tensors that the server adds to a request, by their names in a config.pbtxt."""
     headers_to: str = ""
     """The parameter that gets chosen headers, or gRPC's metadata, as a `dict`; empty for none."""
     headers: tuple[str, ...] = ()
@@ -68,6 +102,21 @@ class ModelSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Seconds that a request may take that asks for no less; None for the method's own."""
     parameters: dict[str, str] = {}
     """Texts that the configuration tells."""
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether its requests are of sequences."""
+        return bool(self.sequence_to or self.sequence_controls) or self.sequence_idle_s is not None
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds after which a sequence ends without a request."""
+        return SEQUENCE_IDLE_S if self.sequence_idle_s is None else self.sequence_idle_s
+
+    @property
+    def rows(self) -> int:
+        """Most rows that a request may have; of sequences each has one."""
+        return min(self.max_batch_size, 1) if self.has_sequences else self.max_batch_size
 
     def level_of(self, asked: int) -> int:
         """Return the level of priority for the one that a request asks for; 0 for none."""

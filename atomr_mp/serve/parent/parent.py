@@ -22,6 +22,8 @@ from atomr_mp.process import interpreter, oom
 from atomr_mp.process.notify import Notifier
 from atomr_mp.serve.front_end.plan import FrontEndPlan
 from atomr_mp.serve.metrics import BEAT_S, MEMORY, Heartbeats, shared_bytes
+from atomr_mp.serve.oip.sequences.table import MEMORY as SEQUENCES
+from atomr_mp.serve.oip.sequences.table import shared_bytes as sequences_bytes
 from atomr_mp.serve.parent.backoff import Backoff
 from atomr_mp.serve.parent.child_output import ChildOutput, StrayLines
 from atomr_mp.serve.parent.pool_keeper import JoinedPoolKeeper, PoolKeeper
@@ -104,6 +106,8 @@ class Parent:
         os.ftruncate(self._counters, shared_bytes(plan.slots))
         self._look: Final = os.memfd_create("atomr-mp-serve-look")
         """Memory for the front ends' latest look at the pool."""
+        self._sequences: Final = os.memfd_create(SEQUENCES)
+        os.ftruncate(self._sequences, sequences_bytes(plan.limits.sequences))
         self._accepting, self._accepts = os.pipe2(os.O_CLOEXEC)
 
     async def run(self) -> None:
@@ -142,7 +146,8 @@ class Parent:
                 os.close(each.pidfd)
             loop.remove_reader(self._accepting)
             self._listening.close()
-            for descriptor in (self._plan_descriptor, self._counters, self._look, self._accepting, self._accepts):
+            shared = self._plan_descriptor, self._counters, self._look, self._sequences
+            for descriptor in (*shared, self._accepting, self._accepts):
                 os.close(descriptor)
             failed = keeping.exception() if keeping.done() else None
             for task in (watching, stopping, following, keeping, self._reloading, telling, asking):
@@ -181,8 +186,9 @@ class Parent:
             return
         out = self._outputs[slot]
         log = out.log.writing
-        inherited = (self._plan_descriptor, self._listening.fileno(), self._counters, self._accepts, self._look, log)
-        numbers = (*inherited[:3], slot, *inherited[3:])
+        first = (self._plan_descriptor, self._listening.fileno(), self._counters)
+        inherited = (*first, self._accepts, self._look, log, self._sequences)
+        numbers = (*first, slot, *inherited[len(first) :])
         try:
             popen = subprocess.Popen(  # in the main thread, since the front end dies with the thread that made it
                 interpreter.module(MODULE, *map(str, numbers)),

@@ -11,7 +11,7 @@ from atomr_mp.protocol import amounts
 from atomr_mp.protocol.layout import MAX_DIMENSIONS
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.serve.oip.datatypes import BYTES, NAMES
-from atomr_mp.serve.oip.settings import InputSetting, ModelSetting, OutputSetting
+from atomr_mp.serve.oip.settings import FALSE_TRUE, ID_DATATYPES, InputSetting, ModelSetting, OutputSetting
 
 MOST_NAME_BYTES: Final = 256
 
@@ -68,6 +68,7 @@ def check(where: str, name: str, setting: ModelSetting, how: str) -> ModelSettin
         )
     if setting.deadline_s is not None:
         amounts.duration(f"{where}: deadline_s", setting.deadline_s, error=errors.ConfigurationError)
+    _check_sequences(where, setting)
     _check_headers(where, setting)
     return _with_method(setting, method)
 
@@ -127,10 +128,25 @@ def _check_once(where: str, what: str, given: list[str], setting: ModelSetting |
         given: The parameters or keys of the tensors.
         setting: Has the parameters that get something else than tensors.
     """
-    others = [] if setting is None else [setting.id_to, setting.parameters_to, setting.headers_to]
+    others = [] if setting is None else [setting.id_to, setting.parameters_to, setting.headers_to, setting.sequence_to]
+    controls = {} if setting is None else setting.sequence_controls
+    others += [each.parameter or name for name, each in controls.items()]
     for each, count in Counter([*given, *filter(None, others)]).items():
         if count > 1:
             raise errors.ConfigurationError(f"{where}: the {what} {each!r} is given to {count} things")
+
+
+def _check_sequences(where: str, setting: ModelSetting) -> None:
+    if setting.sequence_idle_s is not None:
+        amounts.duration(f"{where}: sequence_idle_s", setting.sequence_idle_s, error=errors.ConfigurationError)
+    for name, each in setting.sequence_controls.items():
+        what = f"{where}: sequence_controls {name!r}"
+        _check_tensor(what, name, InputSetting())
+        known = ID_DATATYPES if each.kind == "id" else FALSE_TRUE
+        if each.datatype not in known:
+            raise errors.ConfigurationError(f"{what}: its datatype is one of {', '.join(known)}, not {each.datatype!r}")
+        if name in setting.inputs:
+            raise errors.ConfigurationError(f"{what}: an input has this name, too")
 
 
 def _check_headers(where: str, setting: ModelSetting) -> None:

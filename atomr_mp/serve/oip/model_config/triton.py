@@ -7,12 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.serve.oip.datatypes import BYTES
 from atomr_mp.serve.oip.model_config.messages import message_class
-from atomr_mp.serve.oip.settings import MICROSECONDS, InputSetting, ModelSetting, OutputSetting
+from atomr_mp.serve.oip.settings import (
+    FALSE_TRUE,
+    MICROSECONDS,
+    SEQUENCE_IDLE_S,
+    ControlSetting,
+    InputSetting,
+    ModelSetting,
+    OutputSetting,
+)
 
 EXTRA: Final = "serve-grpc"
 """The extra that brings protobuf."""
@@ -88,10 +96,22 @@ RULES: Final = (
     Rule(
         "parameters",
         Fate.TAKEN,
-        "`method`, `id_to`, `parameters_to`, `headers_to`, `headers` (with commas between), `input.NAME` and "
-        "`output.NAME` are as in a table; the configuration tells the others",
+        "`method`, `id_to`, `parameters_to`, `headers_to`, `sequence_to`, `headers` (with commas between), "
+        "`input.NAME` and `output.NAME` are as in a table; the configuration tells the others",
     ),
-    Rule("sequence_batching", Fate.REFUSED, "an actor's state is that of its process; clients have none there"),
+    Rule("sequence_batching", Fate.TAKEN, "a sequence runs on one worker, one request at a time"),
+    Rule("sequence_batching.direct", Fate.TAKEN, "the only strategy"),
+    Rule("sequence_batching.direct.max_queue_delay_microseconds", Fate.IGNORED, "requests are not put into batches"),
+    Rule("sequence_batching.direct.minimum_slot_utilization", Fate.IGNORED, "requests are not put into batches"),
+    Rule("sequence_batching.max_sequence_idle_microseconds", Fate.TAKEN, "one second by default"),
+    Rule(
+        "sequence_batching.control_input",
+        Fate.TAKEN,
+        "a parameter of this name, unless `input.NAME` in `parameters` tells it; its tensor has one element",
+    ),
+    Rule("sequence_batching.oldest", Fate.REFUSED, "batches are not formed of several sequences; leave it out"),
+    Rule("sequence_batching.state", Fate.REFUSED, "the actor keeps the state of a sequence, by its id"),
+    Rule("sequence_batching.iterative_sequence", Fate.REFUSED, "write a method that streams"),
     Rule("ensemble_scheduling", Fate.REFUSED, "write a method that calls the others"),
     Rule("batch_input", Fate.REFUSED, "the method has to make it"),
     Rule("batch_output", Fate.REFUSED, "the method has to make it"),
@@ -117,8 +137,17 @@ _BY_FIELD: Final = {rule.field: rule for rule in RULES}
 _DIVIDED: Final = frozenset(rule.field.rpartition(".")[0] for rule in RULES)
 """Messages of whose fields some have rules of their own."""
 
-_TO: Final = ("method", "id_to", "parameters_to", "headers_to")
+_TO: Final = ("method", "id_to", "parameters_to", "headers_to", "sequence_to")
 """Keys of `parameters` that are settings."""
+
+
+_KINDS: Final[dict[str, Literal["start", "end", "ready", "id"]]] = {
+    "CONTROL_SEQUENCE_START": "start",
+    "CONTROL_SEQUENCE_END": "end",
+    "CONTROL_SEQUENCE_READY": "ready",
+    "CONTROL_SEQUENCE_CORRID": "id",
+}
+"""Our kinds of controls by Triton's."""
 
 
 class TritonModel(NamedTuple):
@@ -207,12 +236,17 @@ def _setting(where: str, config: Any) -> ModelSetting:
             key=texts.pop(f"output.{each.name}", ""),
             label_filename=each.label_filename,
         )
+    controls = _controls(where, config, inputs, texts)
     for key in texts:
         if key.startswith(("input.", "output.")):
             raise errors.ConfigurationError(f"{where}: parameters: {key!r} names a tensor that the file does not have")
     batching, policy = config.dynamic_batching, config.dynamic_batching.default_queue_policy
     timeout = policy.default_timeout_microseconds
+    idle_us = config.sequence_batching.max_sequence_idle_microseconds
+    has_sequences = config.HasField("sequence_batching")
     return ModelSetting(
+        sequence_idle_s=(idle_us / MICROSECONDS if idle_us else SEQUENCE_IDLE_S) if has_sequences else None,
+        sequence_controls=controls,
         inputs=inputs,
         outputs=outputs,
         max_batch_size=config.max_batch_size,
@@ -224,6 +258,31 @@ def _setting(where: str, config: Any) -> ModelSetting:
         parameters=texts,
         **given,
     )
+
+
+def _controls(
+    where: str, config: Any, inputs: dict[str, InputSetting], texts: dict[str, str]
+) -> dict[str, ControlSetting]:
+    """Return the tensors that tell of a sequence; their `input.NAME` are taken out of `texts`."""
+    found: dict[str, ControlSetting] = {}
+    for each in config.sequence_batching.control_input:
+        _check_new(where, "input", each.name, inputs | found)
+        if len(each.control) != 1:
+            raise errors.ConfigurationError(f"{where}: the control_input {each.name!r} has one control")
+        (control,) = each.control
+        told = control.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number.get(control.kind)
+        kind = None if told is None else _KINDS.get(told.name)
+        values = [(datatype, getattr(control, field)) for datatype, (field, _) in FALSE_TRUE.items()]
+        values = [(datatype, pair) for datatype, pair in values if len(pair)]
+        if kind is None or (kind != "id" and (len(values) != 1 or len(values[0][1]) != 2)):
+            raise errors.ConfigurationError(
+                f"{where}: the control_input {each.name!r} has a kind, and two values, for false and true, of one type"
+            )
+        datatype = _datatype(control) or "UINT64" if kind == "id" else values[0][0]
+        pair = (0.0, 1.0) if kind == "id" else (float(values[0][1][0]), float(values[0][1][1]))
+        parameter = texts.pop(f"input.{each.name}", "")
+        found[each.name] = ControlSetting(kind=kind, datatype=datatype, values=pair, parameter=parameter)
+    return found
 
 
 def _check_new(where: str, what: str, name: str, known: dict[str, Any]) -> None:

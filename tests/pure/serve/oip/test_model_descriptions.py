@@ -17,7 +17,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.decoders import known
 from atomr_mp.serve.oip.model_config import files
 from atomr_mp.serve.oip.model_config.files import MOST_BYTES, MOST_LABEL_BYTES, read
-from atomr_mp.serve.oip.settings import InputSetting, ModelSetting, OutputSetting
+from atomr_mp.serve.oip.settings import ControlSetting, InputSetting, ModelSetting, OutputSetting
 
 pytest.importorskip("google.protobuf")
 
@@ -40,6 +40,13 @@ priority_levels = 3
 default_priority_level = 2
 deadline_s = 1.5
 parameters = { owner = "vision" }
+sequence_to = "sequence"
+sequence_idle_s = 2.5
+
+[digits.sequence_controls.START]
+kind = "start"
+datatype = "BOOL"
+parameter = "begins"
 
 [digits.inputs.INPUT__0]
 parameter = "pixels"
@@ -123,6 +130,9 @@ def test_a_table_says_all_that_a_setting_has(tmp_path: Path) -> None:
         default_priority_level=2,
         deadline_s=1.5,
         parameters={"owner": "vision"},
+        sequence_to="sequence",
+        sequence_idle_s=2.5,
+        sequence_controls={"START": ControlSetting(kind="start", datatype="BOOL", parameter="begins")},
     )
     assert {
         name for name in ModelSetting.__struct_fields__ if getattr(found, name) == getattr(ModelSetting(), name)
@@ -202,6 +212,28 @@ def test_labels_are_read_beside_the_description(tmp_path: Path) -> None:
         (
             '[m]\nmethod = "A.m"\noutputs.x.label_filename = "\\u0000"',
             r"the file of its labels .* cannot be read|no file",
+        ),
+        ("[m]\nmethod = 'A.m'\nsequence_idle_s = 0", r"sequence_idle_s must be .*; got 0"),
+        ("[m]\nmethod = 'A.m'\nsequence_to = 'x'\nid_to = 'x'", r"the parameter 'x' is given to 2 things"),
+        (
+            "[m]\nmethod = 'A.m'\nsequence_controls.x.kind = 'begin'",
+            r"sequence_controls is .*Invalid enum value 'begin'",
+        ),
+        (
+            "[m]\nmethod = 'A.m'\nsequence_controls.x = {kind = 'end', datatype = 'INT64'}",
+            r"sequence_controls 'x': its datatype is one of INT32, FP32, BOOL, not 'INT64'",
+        ),
+        (
+            "[m]\nmethod = 'A.m'\nsequence_controls.x = {kind = 'id', datatype = 'BOOL'}",
+            r"sequence_controls 'x': its datatype is one of UINT64, .*, not 'BOOL'",
+        ),
+        (
+            "[m]\nmethod = 'A.m'\ninputs.x.parameter = 'y'\nsequence_controls.x = {kind = 'id', datatype = 'INT64'}",
+            r"an input has this name, too",
+        ),
+        (
+            "[m]\nmethod = 'A.m'\nsequence_controls.x = {kind = 'id', datatype = 'INT64'}\ninputs.y.parameter = 'x'",
+            r"the parameter 'x' is given to 2 things",
         ),
         (b"\xff", r"cannot be read: 'utf-8' codec"),
         (f"x = {'9' * 5000}", r"limit"),
@@ -300,6 +332,50 @@ def test_a_config_pbtxt_is_taken_over(tmp_path: Path) -> None:
     }
 
 
+SEQUENCES: Final = """
+name: "sums"
+sequence_batching {
+  max_sequence_idle_microseconds: 5000000
+  direct { max_queue_delay_microseconds: 7 }
+  control_input [
+    { name: "START" control [ { kind: CONTROL_SEQUENCE_START fp32_false_true: [ -1, 1 ] } ] },
+    { name: "READY" control [ { kind: CONTROL_SEQUENCE_READY int32_false_true: [ 0, 1 ] } ] },
+    { name: "END" control [ { kind: CONTROL_SEQUENCE_END bool_false_true: [ false, true ] } ] },
+    { name: "CORRID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } ] },
+    { name: "NUMBER" control [ { kind: CONTROL_SEQUENCE_CORRID } ] }
+  ]
+}
+parameters { key: "method" value { string_value: "Sums.add" } }
+parameters { key: "sequence_to" value { string_value: "sequence" } }
+parameters { key: "input.START" value { string_value: "begins" } }
+"""
+
+
+def test_a_config_with_sequences_is_taken_over(tmp_path: Path) -> None:
+    """Each control is a tensor of the server's own; a field without effect has a warning."""
+    path = written(tmp_path, SEQUENCES, "config.pbtxt")
+    found = read([path])
+    assert found.models == {
+        "sums": ModelSetting(
+            method="Sums.add",
+            sequence_to="sequence",
+            sequence_idle_s=5.0,
+            sequence_controls={
+                "START": ControlSetting(kind="start", datatype="FP32", values=(-1.0, 1.0), parameter="begins"),
+                "READY": ControlSetting(kind="ready", datatype="INT32", values=(0.0, 1.0)),
+                "END": ControlSetting(kind="end", datatype="BOOL", values=(0.0, 1.0)),
+                "CORRID": ControlSetting(kind="id", datatype="BYTES", values=(0.0, 1.0)),
+                "NUMBER": ControlSetting(kind="id", datatype="UINT64", values=(0.0, 1.0)),
+            },
+        )
+    }
+    assert [each.partition(" is ignored")[0] for each in found.warnings] == [
+        f"{path}: sequence_batching.direct.max_queue_delay_microseconds"
+    ]
+    (plain,) = read([written(tmp_path, "sequence_batching {} " + METHOD, "plain.pbtxt")]).models.values()
+    assert (plain.has_sequences, plain.idle_s) == (True, 1.0)
+
+
 def test_a_model_without_a_name_has_that_of_its_folder(tmp_path: Path) -> None:
     """As in Triton's repositories."""
     (tmp_path / "resnet").mkdir()
@@ -315,7 +391,9 @@ def test_what_a_config_does_not_say_is_the_method_s(tmp_path: Path) -> None:
 
 
 REFUSALS: Final = {
-    "sequence_batching": "sequence_batching { max_sequence_idle_microseconds: 5 }",
+    "sequence_batching.oldest": "sequence_batching { oldest { max_candidate_sequences: 4 } }",
+    "sequence_batching.state": 'sequence_batching { state [ { input_name: "s" output_name: "s" } ] }',
+    "sequence_batching.iterative_sequence": "sequence_batching { iterative_sequence: true }",
     "ensemble_scheduling": 'ensemble_scheduling { step [ { model_name: "a" } ] }',
     "batch_input": "batch_input [ { kind: BATCH_ELEMENT_COUNT } ]",
     "batch_output": "batch_output [ { kind: BATCH_SCATTER_WITH_INPUT_SHAPE } ]",
@@ -402,6 +480,21 @@ def test_what_is_ignored_is_told(rule: triton.Rule, tmp_path: Path) -> None:
         ("input { name: 'x' dims: 0 } " + METHOD, r"a length of its shape is 0"),
         ("input { name: 'x' data_type: TYPE_FP8 } " + METHOD, r"line 1, column \d+: .*TYPE_FP8"),
         ("parameters { key: 'input.y' value { string_value: 'a' } } " + METHOD, r"'input.y' names a tensor that"),
+        ("sequence_batching { control_input { name: 'x' } } " + METHOD, r"control_input 'x' has one control"),
+        (
+            "sequence_batching { control_input { name: 'x' control { int32_false_true: [ 0 ] } } } " + METHOD,
+            r"control_input 'x' has a kind, and two values",
+        ),
+        (
+            "sequence_batching { control_input { name: 'x' control { int32_false_true: [ 0, 1 ] "
+            "bool_false_true: [ false, true ] } } } " + METHOD,
+            r"control_input 'x' has a kind, and two values, for false and true, of one type",
+        ),
+        (
+            "input { name: 'x' } sequence_batching { control_input { name: 'x' "
+            "control { int32_false_true: [ 0, 1 ] } } } " + METHOD,
+            r"two inputs are called 'x'",
+        ),
         ("dynamic_batching { priority_levels: 2 } " + METHOD, r"default_priority_level is missing"),
         (
             "dynamic_batching { priority_levels: 18446744073709551615 } " + METHOD,
@@ -479,7 +572,9 @@ def test_any_table_is_a_setting_or_a_typed_error(text: str, as_bytes: bytes | No
 
 
 @hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-@hypothesis.given(text=mangled(PBTXT, METHOD, *REFUSALS.values()), as_bytes=st.none() | st.binary(max_size=60))
+@hypothesis.given(
+    text=mangled(PBTXT, SEQUENCES, METHOD, *REFUSALS.values()), as_bytes=st.none() | st.binary(max_size=60)
+)
 def test_any_config_is_a_setting_or_a_typed_error(text: str, as_bytes: bytes | None, tmp_path: Path) -> None:
     """Nothing else is raised, and what is taken can travel."""
     written(tmp_path, "zero\n", "labels.txt")

@@ -21,8 +21,9 @@ from atomr_mp.serve.oip.inference import Inference, answer_of
 from atomr_mp.serve.oip.model_config import checks
 from atomr_mp.serve.oip.models import DOES_NOT_FIT, NOT_READY, Model, ModelTable
 from atomr_mp.serve.oip.requests import AskedOutput, InferRequest
+from atomr_mp.serve.oip.sequences.asked import AskedSequence, controls_of
+from atomr_mp.serve.oip.settings import ControlSetting, ModelSetting
 from atomr_mp.serve.oip.settings import InputSetting as Input
-from atomr_mp.serve.oip.settings import ModelSetting
 from atomr_mp.serve.oip.settings import OutputSetting as Output
 from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.problems import Problem
@@ -85,9 +86,16 @@ METHODS: Final = {
     "A.knobs": method(Floats, x=Floats, scale=float, optional="scale"),
     "A.rows": method(Floats, x=Floats, most_rows=16),
     "A.none": method(Floats),
+    "A.step": method(
+        Floats, x=Floats, begins=NDArray[np.int32], number=int, options=dict[str, Any], optional="options"
+    ),
     "A.stream": method(int, n=int, streams=True),
     "A.unknown": MethodInfo("m", ["x"], idempotent=True, deadline_s=None, doc=""),
 }
+
+
+START: Final = ControlSetting(kind="start", datatype="INT32")
+NUMBER: Final = ControlSetting(kind="id", datatype="INT64")
 
 
 def found(setting: ModelSetting) -> Model:
@@ -138,6 +146,12 @@ def setting(name: str, /, **others: Any) -> ModelSetting:
         (setting("A.text", id_to="options"), "id_to: the parameter 'options' of A.text does not take a text"),
         (setting("A.text", parameters_to="request_id"), "the parameter 'request_id' of A.text does not take a dict"),
         (setting("A.text", headers_to="text", headers=("a",)), "the parameter 'text' of A.text does not take a"),
+        (setting("A.stream", sequence_idle_s=1.0), "it is described with sequences, and A.stream streams"),
+        (setting("A.rows", sequence_idle_s=1.0), "with sequences, and A.rows has a Batch, which would mix them"),
+        (setting("A.text", sequence_to="text"), "sequence_to: the parameter 'text' of A.text does not take a dict"),
+        (setting("A.array", sequence_controls={"S": START}), "input 'S': A.array has no parameter 'S'; it has: x"),
+        (setting("A.array", sequence_controls={"x": START}), "input 'x' is described as INT32, and the annotation"),
+        (setting("A.one", sequence_controls={"n": NUMBER}), "A.one takes no tensor"),
         (setting("A.array", decoupled=True), "described as decoupled = true, and A.array is not so"),
         (setting("A.stream", decoupled=False), "described as decoupled = false, and A.stream is not so"),
         (setting("A.array", idempotent=False), "described as idempotent = false, and A.array is not so"),
@@ -383,6 +397,11 @@ def descriptions(draw: st.DrawFn) -> ModelSetting:
         max_batch_size=draw(st.sampled_from([0, 0, 1, 4])),
         id_to=some(["", "request_id"]) if name == "A.text" or is_odd else "",
         parameters_to=some(["", "options"]) if name == "A.text" or is_odd else "",
+        sequence_to=some(["", "options"]) if name == "A.step" else "",
+        sequence_controls=draw(st.sampled_from([{}, {"begins": START}, {"begins": START, "number": NUMBER}]))
+        if name == "A.step"
+        else {},
+        sequence_idle_s=draw(st.sampled_from([None, None, None, 2.0])),
     )
 
 
@@ -416,7 +435,7 @@ def test_whatever_is_accepted_is_the_same_from_every_side(said: ModelSetting) ->
     for model in judged(said):
         told, config = model.metadata(), config_of(model)
         json_format.ParseDict(config, message_class()())  # Triton's own names and types
-        rows = min(2, said.max_batch_size)
+        rows = min(2, said.rows)
         for side in ("input", "output"):
             assert [each["name"] for each in config[side]] == [each["name"] for each in told[f"{side}s"]]
             for one, other in zip(config[side], told[f"{side}s"], strict=True):
@@ -427,7 +446,12 @@ def test_whatever_is_accepted_is_the_same_from_every_side(said: ModelSetting) ->
         given = [a_tensor(each["name"], each["datatype"], each["shape"], rows) for each in told["inputs"]]
         arguments = model.arguments(given)
         assert len(arguments) == len(given)
-        assert set(arguments) <= set(model.info.parameters) - {said.id_to, said.parameters_to}
+        if said.has_sequences:
+            arguments |= controls_of(model, AskedSequence(5, True, False))
+            told_controls = config["sequence_batching"]["control_input"]
+            assert [each["name"] for each in told_controls] == list(said.sequence_controls)
+        reserved = {said.id_to, said.parameters_to}
+        assert set(arguments) <= set(model.info.parameters) - reserved
         for each, about in zip(given, config["input"], strict=True):
             setting_of = said.inputs.get(each.name)
             parameter = (setting_of and setting_of.parameter) or each.name
