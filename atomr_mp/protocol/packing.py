@@ -1,11 +1,12 @@
 """Texts and bytes that are too large for a body: they travel as an array of their lengths and one of their bytes. Pure.
 
 Untyped decoding may take many times a body's size, so bodies are small. Bytes take no more than they are, so a long
-`bytes` or `str`, and a list of these alone, may be larger.
+`bytes` or `str`, and a list of these alone, may be larger, also inside dicts, lists and tuples.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -25,6 +26,9 @@ MAX_PACKED_BYTES: Final = 2**26
 MAX_PACKED_ELEMENTS: Final = 2**18
 """Most elements of one such list: each takes far more memory than its bytes."""
 
+MOST_DEPTH: Final = 16
+"""How many containers around such a value are looked into."""
+
 KINDS: Final[Mapping[str, type]] = {"bytes": bytes, "str": str, "list[bytes]": bytes, "list[str]": str}
 
 
@@ -38,7 +42,7 @@ class PackedTexts:
 
     __slots__ = ("elements", "kind")
 
-    def __init__(self, kind: str, elements: Sequence[str] | Sequence[bytes]) -> None:
+    def __init__(self, kind: str, elements: Sequence[str | bytes | bytearray]) -> None:
         self.kind: Final = kind
         self.elements: Final = elements
 
@@ -50,26 +54,33 @@ class PackedTexts:
         """
         import numpy as np
 
-        encoded = [each.encode() if isinstance(each, str) else each for each in self.elements]
+        encoded = [str.encode(each) if isinstance(each, str) else memoryview(each).cast("B") for each in self.elements]
         lengths = np.fromiter(map(len, encoded), np.uint64, len(encoded))
         return self.kind, lengths, np.frombuffer(b"".join(encoded), np.uint8)
 
 
-def packed(value: Any) -> Any:
-    """Return arguments or a result with `PackedTexts` in the place of large texts and bytes, or the same object.
+def packed(value: Any, depth: int = MOST_DEPTH) -> Any:
+    """Return a value with `PackedTexts` in the place of large texts and bytes, or the same object if it has none.
 
     Args:
         value: A tuple of arguments, a mapping of them by name, or a result.
+        depth: How many containers, one in the other, are looked into.
     """
-    if isinstance(value, tuple | dict):
-        each_value = value if isinstance(value, tuple) else value.values()
-        if _LARGE.isdisjoint(map(type, each_value)):
-            return value
-        found = list(map(_of_one, each_value))
-        if PackedTexts not in map(type, found):
-            return value
-        return tuple(found) if isinstance(value, tuple) else dict(zip(value, found, strict=True))
-    return _of_one(value)
+    kind = type(value)
+    if isinstance(value, _TEXTS):
+        name = "str" if isinstance(value, str) else "bytes"
+        return PackedTexts(name, [value]) if _is_large([value]) else value
+    if kind is list and value and len(value) <= MAX_PACKED_ELEMENTS:
+        element = type(value[0])
+        if (element is bytes or element is str) and {element} == set(map(type, value)) and _is_large(value):
+            return PackedTexts(f"list[{element.__name__}]", value)
+    if kind not in _CONTAINERS or not depth:
+        return value
+    before = list(value.values()) if kind is dict else value
+    after = [packed(each, depth - 1) for each in before]
+    if all(map(operator.is_, before, after)):
+        return value
+    return dict(zip(value, after, strict=True)) if kind is dict else kind(after)
 
 
 def unpacked(content: Any) -> Any:
@@ -104,18 +115,18 @@ def unpacked(content: Any) -> Any:
     return elements if is_list else elements[0]
 
 
-_LARGE: Final = frozenset({bytes, str, list})
-"""Types that may be packed."""
+_TEXTS: Final = (str, bytes, bytearray)
+_CONTAINERS: Final = frozenset({dict, list, tuple})
 
 
-def _of_one(value: Any) -> Any:
-    kind = type(value)
-    if kind is bytes or kind is str:
-        return PackedTexts(kind.__name__, [value]) if PACK_BYTES <= len(value) <= MAX_PACKED_BYTES else value
-    if kind is not list or not value or len(value) > MAX_PACKED_ELEMENTS:
-        return value
-    element = type(value[0])
-    if (element is not bytes and element is not str) or {element} != set(map(type, value)):
-        return value
-    is_large = PACK_BYTES <= sum(map(len, value)) <= MAX_PACKED_BYTES
-    return PackedTexts(f"list[{element.__name__}]", value) if is_large else value
+def _is_large(values: Sequence[Any]) -> bool:
+    """Return whether texts, or bytes, are large enough to be packed, and no larger than may be."""
+    count = sum(map(len, values))
+    if not PACK_BYTES <= count <= MAX_PACKED_BYTES:
+        return False
+    most = sum(len(each) * (1 if not isinstance(each, str) or each.isascii() else 4) for each in values)
+    return most <= MAX_PACKED_BYTES or _encoded_bytes(values) <= MAX_PACKED_BYTES
+
+
+def _encoded_bytes(values: Sequence[Any]) -> int:
+    return sum(len(str.encode(each, errors="surrogatepass")) if isinstance(each, str) else len(each) for each in values)

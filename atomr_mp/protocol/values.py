@@ -30,7 +30,7 @@ from atomr_mp.protocol.crossing import check as check_crosses
 from atomr_mp.protocol.decoders import decoder, known
 from atomr_mp.protocol.flow.limits import AROUND, MAX_BODY_BYTES, MAX_DEPTH, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS, check_shape
-from atomr_mp.protocol.packing import PACKED, PACKED_MARK, PackedTexts, packed, unpacked
+from atomr_mp.protocol.packing import MAX_PACKED_BYTES, PACKED, PACKED_MARK, PackedTexts, packed, unpacked
 from atomr_mp.protocol.pickling import why_not_sent
 from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, Operand, WireRef, decode_client_array, decode_ref
 
@@ -333,8 +333,8 @@ def _encode_large(
         if nbytes <= MAX_BODY_BYTES:
             return body, frames, placed
     raise errors.InvalidRequest(
-        f"the values take {nbytes} bytes, more than the {MAX_BODY_BYTES} that a call may have; send large data as "
-        "NumPy arrays, bytes or texts, or in several calls"
+        f"the values take {nbytes} bytes, more than the {MAX_BODY_BYTES} that a call may have beside arrays and "
+        f"bytes and texts of up to {MAX_PACKED_BYTES}; send large data as NumPy arrays, or in several calls"
     )
 
 

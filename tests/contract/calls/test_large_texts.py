@@ -50,7 +50,8 @@ def test_what_does_not_fit_is_refused_in_words(pool: atomr_mp.Pool) -> None:
     with pytest.raises(errors.InvalidRequest, match="Expected `str`, got `bytes`"):
         pool.call("Texts.text", b"x" * 5_000_000).result()
     with pytest.raises(errors.InvalidRequest, match="bytes, more than the"):
-        pool.call("Texts.anything", [IMAGES]).result()
+        pool.call("Texts.anything", [7] * 5_000_000).result()
+    assert pool.call("Texts.anything", {"all": [IMAGES]}).result() == {"it": {"all": [IMAGES]}}
 
 
 def test_they_are_sent_again_after_a_death(ledger: Ledger) -> None:

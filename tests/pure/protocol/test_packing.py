@@ -21,7 +21,10 @@ SMALL: Final = 20
 """Stands for `PACK_BYTES`."""
 
 ONE = st.one_of(st.binary(max_size=60), st.text(max_size=60), st.lists(st.binary(max_size=9)), st.lists(st.text()))
-OTHER = st.one_of(st.none(), st.integers(0, 9), st.lists(st.one_of(st.binary(), st.text(), st.integers(0, 9))))
+DEEP = st.recursive(
+    ONE, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3))
+)
+OTHER = st.one_of(DEEP, st.none(), st.integers(0, 9), st.lists(st.one_of(st.binary(), st.text(), st.integers(0, 9))))
 
 
 class Arguments(msgspec.Struct, array_like=True):
@@ -44,7 +47,7 @@ def round_trip(value: Any, type_: Any = Any) -> Any:
 
 @given(st.lists(st.one_of(ONE, OTHER), max_size=4), st.sampled_from(("position", "name", "result")))
 def test_what_is_packed_arrives_as_it_was(given_values: list[Any], how: str) -> None:
-    """By position, by name, and as a result by itself."""
+    """By position, by name, inside others, and as a result by itself."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "PACK_BYTES", SMALL)
         if how == "position":
@@ -96,8 +99,13 @@ def test_more_than_a_body_may_have_is_sent() -> None:
     assert len(body) < 1000
     assert sum(map(len, frames)) == 12_000_000
     assert round_trip({"text": "é" * 3_000_000}) == {"text": "é" * 3_000_000}
-    with pytest.raises(errors.InvalidRequest, match=f"more than the {MAX_BODY_BYTES}"):
-        values.encode(([[b"x" * 3_000_000], [b"x" * 3_000_000]],))
+    deep: Any = {"rows": [{"text": "é" * 1_500_000, "image": b"x" * 3_000_000, "at": (1, 2)}, [["y" * 3_000_000]]]}
+    assert round_trip((deep,)) == [{"rows": [{**deep["rows"][0], "at": [1, 2]}, deep["rows"][1]]}]
+    for other in (bytearray, type("Own", (bytes,), {})):
+        assert round_trip((other(b"x" * 5_000_000),)) == [b"x" * 5_000_000]
+    for value in ([7] * 5_000_000, b"x" * (packing.MAX_PACKED_BYTES + 1), "é" * (packing.MAX_PACKED_BYTES // 2 + 1)):
+        with pytest.raises(errors.InvalidRequest, match=f"more than the {MAX_BODY_BYTES} .* texts of up to 67108864"):
+            values.encode((value,))
 
 
 def extension(kind: Any, lengths: Any, whole: Any) -> bytes:
@@ -190,7 +198,10 @@ def test_nested_ones_end() -> None:
 
 def test_nothing_is_packed_that_is_small_or_something_else() -> None:
     """Such values are the ones that were given."""
-    for value in ((1, "a", [b"x"]), {"a": [1, "x" * packing.PACK_BYTES]}, [[b"x" * packing.PACK_BYTES]], "a", (), {}):
+    deep: Any = [b"x" * packing.PACK_BYTES]
+    for _ in range(packing.MOST_DEPTH + 1):
+        deep = [deep]
+    for value in ((1, "a", [b"x"]), {"a": [1, "x" * 9]}, {b"x" * packing.PACK_BYTES}, deep, "a", (), {}):
         assert packed(value) is value
     with pytest.raises(ValueError, match="unknown kind"):
         unpacked(("no", 1, 2))
