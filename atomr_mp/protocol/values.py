@@ -125,9 +125,9 @@ def encode(  # noqa: C901 - a further call would cost more
     return body, frames, placed
 
 
-def encode_scalar(value: object) -> Encoded:
+def encode_scalar(value: object, place: Callable[[Any], PlacedArray | None] | None = None) -> Encoded:
     """Return the wire form of a value whose type is one of `SCALARS`, as `encode` does, in half the time."""
-    return _encode_at_once(value) or encode(value)  # which says why it cannot be sent
+    return _encode_at_once(value) or encode(value, place)  # which says why it cannot be sent
 
 
 def _encode_at_once(value: object) -> Encoded | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from atomr_mp_workers import Actor, Batch, method
+from tests.actors import probe
 
 
 class Texts(Actor):
@@ -24,6 +26,13 @@ class Texts(Actor):
     def anything(self, value: Any) -> Any:
         """Return it."""
         return {"it": value}
+
+    @method(thread=True, idempotent=True)
+    def parts(self, sizes: list[int], kind: str) -> Iterator[str | bytes]:
+        """Yield texts or bytes of these sizes, and note each."""
+        for size in sizes:
+            probe.note("made")
+            yield "é" * (size // 2) if kind == "text" else bytes(size)
 
     @method(batch=Batch(max_items=64, max_wait_s=0, rows=True), thread=True, idempotent=True)
     def lengths(self, images: list[bytes]) -> list[int]:

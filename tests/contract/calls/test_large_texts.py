@@ -10,7 +10,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, Ledger, client_of, wait_generation
+from tests.support import ACTORS, Ledger, client_of, settled, wait_generation
 
 TEXTS = f"{ACTORS}/large_texts.py:Texts"
 
@@ -63,6 +63,22 @@ def test_they_are_sent_again_after_a_death(ledger: Ledger) -> None:
         wait_generation(pool, 2)
         for at, reply in enumerate(replies, 2):
             assert reply.result() == IMAGES[:at]
+
+
+@pytest.mark.parametrize("kind", ["text", "bytes"])
+def test_they_are_parts_of_streams(shared: tuple[Ledger, atomr_mp.Pool], kind: str) -> None:
+    """Of all sizes; they count for what their reader may have unread."""
+    ledger, pool = shared
+    sizes = [5_000_000, 100, 20_000_000, 60_000_000, 3_000_000]
+    with pool.stream("Texts.parts", sizes, kind) as stream:
+        found = list(stream)
+    assert [len(each.encode()) if isinstance(each, str) else len(each) for each in found] == sizes
+    before = len(ledger.runs())
+    with pool.stream("Texts.parts", [6_000_000] * 50, kind, ahead_bytes=20_000_000) as stream:
+        next(stream)
+        assert pool.call("Texts.anything", 1).result() == {"it": 1}
+        assert settled(lambda: len(ledger.runs()) - before >= 4)
+        assert not settled(lambda: len(ledger.runs()) - before > 8, 0.3)
 
 
 def test_rows_of_several_are_joined(pool: atomr_mp.Pool) -> None:

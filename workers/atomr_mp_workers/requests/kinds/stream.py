@@ -222,11 +222,10 @@ class StreamRequest(Request):
             return
         try:
             if type(part) in SCALARS:
-                encoded = values.encode_scalar(part)
-                nbytes = len(encoded[0])
+                encoded = values.encode_scalar(part, self.peer.session.place)
             else:
                 encoded = encode(part, self.peer)
-                nbytes = size_of(encoded)
+            nbytes = size_of(encoded)
         except errors.InvalidRequest as refused:
             self.error = self.closing = unsendable(self, part, refused)
             return

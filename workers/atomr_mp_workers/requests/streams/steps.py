@@ -103,11 +103,10 @@ class PartSink:
             return
         try:
             if type(part) in SCALARS:
-                encoded = encode_scalar(part)
-                nbytes = len(encoded[0])
+                encoded = encode_scalar(part, stream.peer.session.place)
             else:
                 encoded = encode(self._store.buffers.moved(stream.holder, part), stream.peer)
-                nbytes = size_of(encoded)
+            nbytes = size_of(encoded)
         except errors.InvalidRequest as refused:
             stream.error = unsendable(stream, part, refused)
             return
