@@ -56,6 +56,9 @@ class Client:
             "Pool.actor": lambda: pool.actor("Probe").echo(1).result(DEADLINE_S),
             "Pool.amap": lambda: asyncio.run(amap()),
             "Pool.call": lambda: pool.call("Probe.echo", 1).result(DEADLINE_S),
+            "Pool.call_once": lambda: pool.call_once(
+                "Probe.echo", (1,), None, deadline_s=None, priority=0, at=(0, pool.devices[0].generation)
+            ).result(DEADLINE_S),
             "Pool.claim": lambda: pool.claim(shared),
             "Pool.figures": pool.figures,
             "Pool.host_array": lambda: pool.host_array(LARGE),

@@ -43,7 +43,7 @@ OPERATOR: Final = "a question or an order to the supervisor, which knows what lo
 VERDICTS: Final[dict[type, dict[str, str]]] = {
     atomr_mp.Pool: {
         **dict.fromkeys(["call", "stream", "map", "amap", "actor", "has", "streams", "method_info", "device"], WAITS),
-        **dict.fromkeys(["wait_ready", "world"], WAITS),
+        **dict.fromkeys(["call_once", "wait_ready", "world"], WAITS),
         **dict.fromkeys(["devices", "methods", "methods_by_name", "devices_for", "is_starting", "lost"], TOLD),
         **dict.fromkeys(["worlds", "world_of"], "the worlds, which the supervisor tells in its first message"),
         **dict.fromkeys(["run_dir", "host_array", "on_lost", "on_event", "close"], NO_FACT),
@@ -157,7 +157,10 @@ def in_threads(found: Loaded) -> dict[str, tuple[Callable[[], Any], Any]]:
         "statistics": (lambda: "leases" in pool.device(0).statistics(), True),
         "made world": (lambda: _barrier(pool), [None, None]),
     }
-    if found.is_world:
+    if not found.is_world:
+        options: dict[str, Any] = {"deadline_s": None, "priority": 0}
+        asked["call_once"] = lambda: pool.call_once("Loading.add", (1,), {"right": 6}, **options).result(), 7
+    else:
         asked["call, each"] = lambda: target.call("Loading.add", 1, 2, each=True).result(), [3, 3]
     return asked
 
