@@ -133,6 +133,12 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "given several times",
     )
     parser.add_argument(
+        "--allow-client-shm",
+        action="store_true",
+        help="let clients of the Open Inference Protocol have tensors in system shared memory, where whoever may ask "
+        "then reads and writes this user's files; on loopback or unix sockets only",
+    )
+    parser.add_argument(
         "--watch",
         action="store_true",
         help="for development: reload the actors when their files are saved, or modules that they import from their "
@@ -299,6 +305,11 @@ def _check(options: argparse.Namespace) -> None:
         raise errors.ConfigurationError(
             f"{options.host} is open to other machines and needs --tls-cert and --tls-key: without, anybody on "
             "the way reads the token and the content. Where a proxy or a private network does that, say --insecure"
+        )
+    if options.allow_client_shm and _has_port(options) and not is_loopback(options.host):
+        raise errors.ConfigurationError(
+            f"--allow-client-shm is for clients on this machine, and {options.host} is open to others; listen on "
+            "127.0.0.1 or at a unix socket"
         )
     of_pool = (options.gpus, options.workers_per_gpu, options.backend, options.standby, options.world, options.set)
     if not (options.actor or options.config) and any(of_pool):
@@ -481,6 +492,7 @@ def _plan(
         own_user_only=options.uds is not None,
         grpc_address=grpc_address,
         grpc_uds="" if options.grpc_uds is None else str(options.grpc_uds.absolute()),
+        shared_memory=options.allow_client_shm,
         tls_certificate=None if options.tls_cert is None else str(options.tls_cert.absolute()),
         tls_key=None if options.tls_key is None else str(options.tls_key.absolute()),
         drain_delay_s=options.drain_delay,

@@ -33,6 +33,9 @@ from atomr_mp.serve.oip.models import ModelTable
 from atomr_mp.serve.oip.sequences.table import SequenceTable
 from atomr_mp.serve.oip.sequences.turns import SequenceTurns
 from atomr_mp.serve.oip.settings import ModelSetting
+from atomr_mp.serve.oip.shared_memory.files import SharedFiles
+from atomr_mp.serve.oip.shared_memory.table import RegionTable
+from atomr_mp.serve.oip.shared_memory.transfers import SharedMemory
 from atomr_mp.serve.oip.statistics import ModelStatistics
 from atomr_mp.serve.oip.unfit_log import UnfitLog
 from atomr_mp.serve.openai import chat, completions, declared, description, refusals, responses
@@ -62,6 +65,8 @@ class FrontEndMemory(NamedTuple):
     """The latest sample of the pool."""
     sequences: SequenceTable
     """Open sequences of the Open Inference Protocol."""
+    regions: RegionTable | None = None
+    """Clients' regions of shared memory; closed with the application. None if they may have none."""
 
 
 class Application:
@@ -138,6 +143,9 @@ class Application:
         if self.counters.slot == 0:  # one of several front ends tells
             UnfitLog(source, table)
         statistics = ModelStatistics(self.counters.methods)
+        shared = None
+        if memory.regions is not None:
+            shared = SharedMemory(memory.regions, SharedFiles(), self.budget, limits.raw_bytes)
         self.inference: Final = Inference(
             source,
             calls,
@@ -148,6 +156,7 @@ class Application:
             self.streams,
             self.counters,
             limits.deadline_s,
+            shared,
         )
         self._routes: Final = Routes(
             [
@@ -164,6 +173,8 @@ class Application:
     def close(self) -> None:
         """Log what is only counted or gathered yet."""
         self.accounts.close()
+        if self.inference.shared_memory is not None:
+            self.inference.shared_memory.close()
 
     def end_streams(self) -> None:
         """End open streams: the server does not wait for them."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ROUTES: Final = ("call", "openai", "oip", "health", "metrics", "watch", "page", "other")
 
 STATUSES: Final = (
-    *(200, 400, 401, 403, 404, 405, 406, 408, 411, 413, 415, 422, 429, 431, 499, 500, 501, 503, 504),
+    *(200, 400, 401, 403, 404, 405, 406, 408, 409, 411, 413, 415, 422, 429, 431, 499, 500, 501, 503, 504),
     0,  # any other status
 )
 """Statuses that are counted by themselves; 499 is a client that left before its answer."""

@@ -35,7 +35,7 @@ def ours(actor: str, models: str) -> Iterator[None]:
     with tempfile.TemporaryDirectory() as run_dir:
         command = [sys.executable, "-m", "atomr_mp.cli", "serve", "--backend", "host", "--gpus", "1", "--insecure"]
         command += ["--actor", f"tests/actors/{actor}", "--models", f"tests/cases/{models}", "--run-dir", run_dir]
-        command += ["--port", str(HTTP), "--grpc-port", str(GRPC)]
+        command += ["--port", str(HTTP), "--grpc-port", str(GRPC), "--allow-client-shm"]
         with _running(command, HTTP, {"PYTHONPATH": str(ROOT)}, Path(run_dir) / "serve.log"):
             yield
 

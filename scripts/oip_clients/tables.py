@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-NOT_OFFERED: Final = "model control, shared memory, traces and logs are not offered"
+NOT_OFFERED: Final = "model control, shared memory of GPUs, traces and logs are not offered"
 SEQUENCES: Final = "sequences are not offered"
 NAME: Final = "asks for a server of the name triton"
 WORDS: Final = "asks for the words of Triton's error; the same requests and codes are in tests/cases"
@@ -28,12 +28,13 @@ EXAMPLES: Final[dict[str, str]] = {
             *("http_async_infer_client", "http_infer_client", "http_string_infer_client"),
         )
     },
+    **{f"simple_{protocol}_{name}_client.py": "" for protocol in ("grpc", "http") for name in ("shm", "shm_string")},
     "simple_grpc_health_metadata.py": NAME,
     "simple_http_health_metadata.py": NAME,
     **{
         f"simple_{protocol}_{name}.py": NOT_OFFERED
         for protocol in ("grpc", "http")
-        for name in ("cudashm_client", "shm_client", "shm_string_client", "model_control")
+        for name in ("cudashm_client", "model_control")
     },
     **{
         f"simple_{name}.py": SEQUENCES
@@ -49,7 +50,8 @@ _OF_CALLS: Final = {
     **dict.fromkeys(
         (
             *("is_server_live", "is_server_ready", "is_model_ready", "get_model_metadata", "get_model_config"),
-            "get_inference_statistics",
+            *("get_inference_statistics", "get_system_shared_memory_status", "unregister_system_shared_memory"),
+            *("get_cuda_shared_memory_status", "unregister_cuda_shared_memory"),
         ),
         "",
     ),
@@ -57,8 +59,7 @@ _OF_CALLS: Final = {
     **dict.fromkeys(
         (
             *("get_model_repository_index", "load_model", "unload_model", "update_trace_settings"),
-            *("get_trace_settings", "get_system_shared_memory_status", "unregister_system_shared_memory"),
-            *("get_cuda_shared_memory_status", "unregister_cuda_shared_memory"),
+            "get_trace_settings",
         ),
         NOT_OFFERED,
     ),

@@ -2,8 +2,9 @@
 
 The parent starts it. Its arguments are the descriptors of the plan, the listening socket and the counters' memory, its
 slot there, a descriptor to which it writes when it accepts, one of the memory of the latest sample, one to which it
-writes its log, and one of the memory of sequences. What goes to standard error instead is a crash, or of code that is
-not ours. After SIGTERM it reports that it is not ready, still accepts for a while, then ends open requests and exits.
+writes its log, and those of the memory of sequences and of clients' regions. What goes to standard error instead is a
+crash, or of code that is not ours. After SIGTERM it reports that it is not ready, still accepts for a while, then ends
+open requests and exits.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from atomr_mp.serve.http.access import Access, Tokens
 from atomr_mp.serve.http.cors import Cors
 from atomr_mp.serve.metrics import BEAT_S, FRONT_END, Counters
 from atomr_mp.serve.oip.sequences.table import SequenceTable
+from atomr_mp.serve.oip.shared_memory.table import RegionTable
 from atomr_mp.serve.server_log import lost_notice, start_logging
 from atomr_mp.serve.source import JoinedPool
 from atomr_mp.serve.watch.shared_sample import SharedSample
@@ -53,9 +55,9 @@ def main() -> int:
     tracing.forward()
     counters = Counters(int(sys.argv[3]), plan.slots, int(sys.argv[4]))
     with asyncio.Runner(loop_factory=_loop) as runner:
-        memory = FrontEndMemory(
-            counters, SharedSample(int(sys.argv[6])), SequenceTable(plan.limits.sequences, int(sys.argv[8]))
-        )
+        sequences = SequenceTable(plan.limits.sequences, int(sys.argv[8]))
+        regions = RegionTable(int(sys.argv[9]), plan.limits) if plan.shared_memory else None
+        memory = FrontEndMemory(counters, SharedSample(int(sys.argv[6])), sequences, regions)
         runner.run(_serve(plan, socket.socket(fileno=int(sys.argv[2])), int(sys.argv[5]), memory))
     return 0
 

@@ -34,6 +34,8 @@ class FrontEndPlan(msgspec.Struct, frozen=True, kw_only=True):
     """An IP address and a port for gRPC, which the parent keeps for its front ends; empty for none."""
     grpc_uds: str
     """The path of a unix socket for gRPC; empty for none."""
+    shared_memory: bool
+    """Whether clients may have tensors in shared memory."""
     tls_certificate: str | None
     tls_key: str | None
     drain_delay_s: float

@@ -40,6 +40,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Open streams, including those of watching pages."""
     sequences: int = 4096
     """Open sequences of the Open Inference Protocol, of all front ends together."""
+    regions: int = 256
+    """Registered regions of shared memory, of all front ends together."""
+    region_idle_s: float = 86_400.0
+    """How long a region is kept that no request uses."""
     header_s: float = 10.0
     """How long a client may take for a TLS handshake, and then to send a request's line and headers."""
     body_s: float = 60.0

@@ -10,7 +10,16 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.serve.oip import datatypes, tensors
 from atomr_mp.serve.oip.models import Model
-from atomr_mp.serve.oip.requests import AskedOutput, InferAnswer, InferRequest, Parameters, check_reserved
+from atomr_mp.serve.oip.requests import (
+    AskedOutput,
+    InferAnswer,
+    InferRequest,
+    Parameters,
+    SharedInput,
+    check_reserved,
+    extent_of,
+    told_extent,
+)
 from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.values.bodies import from_json
 from atomr_mp.serve.values.results import MOST_ELEMENTS
@@ -56,7 +65,9 @@ def decode(name: str, version: str, body: bytes, json_bytes: int, most_container
     if not isinstance(outputs, list) or len(outputs) > MOST_TENSORS:
         raise errors.InvalidRequest(f"`outputs` is a list of the outputs that are wanted, at most {MOST_TENSORS}")
     asked = list(map(_asked, outputs))
-    return InferRequest(name, version, _id(given.get("id")), parameters, found, asked)
+    read_inputs = [each for each in found if isinstance(each, NamedTensor)]
+    shared = [each for each in found if isinstance(each, SharedInput)]
+    return InferRequest(name, version, _id(given.get("id")), parameters, read_inputs, asked, shared)
 
 
 def read(text: bytes, most_containers: int) -> Any:
@@ -107,7 +118,7 @@ def of_raw(model: Model, version: str, body: bytes) -> InferRequest:
 def is_binary(request: InferRequest, name: str) -> bool:
     """Return whether an answer has an output as raw data; a request that names its outputs says so of each."""
     if request.outputs:
-        return any(each.is_binary for each in request.outputs if each.name == name)
+        return any(each.is_binary or each.extent is not None for each in request.outputs if each.name == name)
     return bool(request.parameters.get("binary_data_output", False))
 
 
@@ -139,7 +150,9 @@ def encode(request: InferRequest, answer: InferAnswer) -> tuple[bytes, int | Non
     elements = 0
     for output in answer.outputs:
         shown: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.shape}
-        if is_binary(request, output.name):
+        if output.name in answer.shared:
+            shown["parameters"] = told_extent(answer.shared[output.name])
+        elif is_binary(request, output.name):
             data = tensors.raw(output)
             shown["parameters"] = {"binary_data_size": len(data)}
             raw.append(data)
@@ -188,15 +201,20 @@ class _RawData:
             raise errors.InvalidRequest(f"{len(self._data)} bytes are left behind the data of all tensors")
 
 
-def _input(given: object, reader: _RawData) -> NamedTensor:
+def _input(given: object, reader: _RawData) -> NamedTensor | SharedInput:
     if not isinstance(given, dict):
         raise errors.InvalidRequest("each of `inputs` is an object with name, datatype, shape, and data")
     name = _name("an input", given)
     parameters = _parameters(f"input {name!r}", given.get("parameters"))
     datatype = datatypes.check(given.get("datatype"))
     shape = tensors.shape_of(name, given.get("shape"))
-    if any(each.startswith("shared_memory") for each in parameters):
-        raise errors.InvalidRequest(f"tensor {name!r}: shared memory is not offered here")
+    extent = extent_of(f"tensor {name!r}", parameters)
+    if extent is not None:
+        if "data" in given or "binary_data_size" in parameters:
+            raise errors.InvalidRequest(
+                f"tensor {name!r} has data, and a region of shared memory; it has one or the other"
+            )
+        return SharedInput(name, datatype, shape, extent)
     if "binary_data_size" in parameters:
         if "data" in given:
             raise errors.InvalidRequest(f"tensor {name!r} has both `data` and binary_data_size")
@@ -214,9 +232,12 @@ def _asked(given: object) -> AskedOutput:
     classes = parameters.get("classification", 0)
     if type(classes) is not int or classes < 0:
         raise errors.InvalidRequest(f"output {name!r}: classification is a number of classes")
-    if any(each.startswith("shared_memory") for each in parameters):
-        raise errors.InvalidRequest(f"output {name!r}: shared memory is not offered here")
-    return AskedOutput(name, classes, _flag(f"output {name!r}", parameters, "binary_data"))
+    is_binary, extent = _flag(f"output {name!r}", parameters, "binary_data"), extent_of(f"output {name!r}", parameters)
+    if extent is not None and (classes or is_binary):
+        raise errors.InvalidRequest(
+            f"output {name!r} has a region of shared memory, and classification or binary_data; it has one of them"
+        )
+    return AskedOutput(name, classes, is_binary, extent)
 
 
 def _name(what: str, given: dict[str, Any]) -> str:

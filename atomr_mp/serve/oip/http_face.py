@@ -20,6 +20,7 @@ from atomr_mp.serve.oip.inference import Inference, answer_of
 from atomr_mp.serve.oip.models import Model
 from atomr_mp.serve.oip.not_offered import PATHS, problem_of
 from atomr_mp.serve.oip.requests import InferAnswer, InferRequest, given_headers
+from atomr_mp.serve.oip.shared_memory import http_face as shared_memory
 from atomr_mp.serve.oip.statistics import Phases
 from atomr_mp.serve.problems import Header, Problem, retry_after
 from atomr_mp.serve.streams import HttpStream
@@ -54,6 +55,7 @@ class HttpFace:
             "/v2/models/stats": self._get(self._all_statistics),
             "/v2/repository/index": Route("oip", "POST", self._index),
             **{path: Route("oip", "", _refuse(name)) for path, name in PATHS.items()},
+            **({} if self._inference.shared_memory is None else shared_memory.routes(self._inference.shared_memory)),
         }
         for path in ("/v2/models/{}", "/v2/models/{}/versions/{}"):
             routes |= {

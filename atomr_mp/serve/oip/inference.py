@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from atomr_mp import errors
@@ -18,10 +18,12 @@ from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.oip.classification import classes_of
 from atomr_mp.serve.oip.fitting import ONE
 from atomr_mp.serve.oip.models import UNFIT, VERSION, Model, ModelTable
+from atomr_mp.serve.oip.not_offered import SHARED_MEMORY_OFF
 from atomr_mp.serve.oip.requests import EMPTY_FINAL, AskedOutput, InferAnswer, InferRequest
-from atomr_mp.serve.oip.sequences.asked import PARAMETERS, AskedSequence, asked_of, controls_of
+from atomr_mp.serve.oip.sequences.asked import PARAMETERS, asked_of, controls_of
 from atomr_mp.serve.oip.sequences.life import SequenceOutcome
 from atomr_mp.serve.oip.sequences.turns import SequenceTurn, SequenceTurns, told
+from atomr_mp.serve.oip.shared_memory.transfers import SharedMemory
 from atomr_mp.serve.oip.statistics import ModelStatistics, Phases
 from atomr_mp.serve.oip.tensors import NamedTensor
 from atomr_mp.serve.pool_calls import PoolCalls
@@ -80,6 +82,7 @@ class Inference:
         streams: The front end's open streams.
         counters: The front end's counters.
         most_deadline_s: The longest deadline that a request may ask for; a later one is this.
+        shared_memory: Clients' regions; None if they may have none.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Inference:
         streams: OpenHttpStreams,
         counters: Counters,
         most_deadline_s: float,
+        shared_memory: SharedMemory | None = None,
     ) -> None:
         self._source: Final = source
         self._calls: Final = calls
@@ -103,6 +107,7 @@ class Inference:
         self._streams: Final = streams
         self._counters: Final = counters
         self._most_deadline_s: Final = most_deadline_s
+        self.shared_memory: Final = shared_memory
 
     def names(self) -> list[str]:
         """Return the names of all models."""
@@ -125,7 +130,8 @@ class Inference:
 
     def metadata(self) -> dict[str, Any]:
         """Return the server's metadata, as the protocol has it."""
-        return {"name": SERVER, "version": __version__, "extensions": list(EXTENSIONS)}
+        more = [] if self.shared_memory is None else ["system_shared_memory"]
+        return {"name": SERVER, "version": __version__, "extensions": [*EXTENSIONS, *more]}
 
     async def verdict(self, name: str = "", version: str = "") -> HealthVerdict:
         """Return whether a model answers, or any of them.
@@ -230,20 +236,33 @@ class Inference:
                 f"the model {model.name} answers in parts; ask by gRPC's ModelStreamInfer, or by generate_stream",
             )
         options = self.options(model, request, deadline_s)
-        arguments = self.arguments(model, request, headers or {})
         if model.setting.has_sequences:
-            asked = asked_of(model, request)
-            arguments |= controls_of(model, asked)
+            return await self._in_sequence(served, model, request, options, headers or {})
+        async with self.filled(request) as whole:
+            arguments = self.arguments(model, whole, headers or {})
             with self.counted(model, served):
-                return await self._in_sequence(served, model, request, asked, options, arguments)
-        with self.counted(model, served):
-            plan = self._calls.plan(self._source.pool, model.method)
-            called_ns = time.monotonic_ns()
-            reply = self._calls.call(
-                served, plan, (), arguments, deadline_s=options.deadline_s, priority=options.priority
-            )
-            del arguments  # they may be large, and the call long
-            return await self._answered(served, model, request, reply, called_ns)
+                plan = self._calls.plan(self._source.pool, model.method)
+                called_ns = time.monotonic_ns()
+                reply = self._calls.call(
+                    served, plan, (), arguments, deadline_s=options.deadline_s, priority=options.priority
+                )
+                del arguments  # they may be large, and the call long
+                return await self._answered(served, model, whole, reply, called_ns)
+
+    @contextlib.asynccontextmanager
+    async def filled(self, request: InferRequest) -> AsyncIterator[InferRequest]:
+        """Return a request with what lies in shared memory, see `SharedMemory.filled`; until the block ends.
+
+        Raises:
+            InvalidRequest: Shared memory is off.
+        """
+        if not request.uses_regions:
+            yield request
+            return
+        if self.shared_memory is None:
+            raise errors.InvalidRequest(SHARED_MEMORY_OFF)
+        async with self.shared_memory.filled(request, self._source.pool) as whole:
+            yield whole
 
     @contextlib.contextmanager
     def counted(self, model: Model, served: ServedRequest) -> Iterator[None]:
@@ -268,6 +287,8 @@ class Inference:
             turn.outcome = SequenceOutcome.ANSWERED
         came_ns = time.monotonic_ns()
         answer = await made(model, request, result)
+        if self.shared_memory is not None:
+            answer = await self.shared_memory.written(request, answer)
         ran_ns = min(reply.ran_ns, came_ns - called_ns)
         waited_ns, made_ns = came_ns - called_ns - ran_ns, time.monotonic_ns() - came_ns
         phases = Phases(called_ns - served.begun_ns, waited_ns, ran_ns, made_ns)
@@ -281,30 +302,38 @@ class Inference:
         served: ServedRequest,
         model: Model,
         request: InferRequest,
-        asked: AskedSequence,
         options: CallOptions,
-        arguments: dict[str, Any],
+        headers: Mapping[str, str],
     ) -> InferAnswer:
-        """Make a call in the turn of its sequence, where that has its state."""
+        """Make a call in the turn of its sequence, where that has its state.
+
+        Inputs in shared memory are read in the turn, as large ones take longer than those of a later request.
+        """
+        arguments = {} if request.shared else self.arguments(model, request, headers)
+        asked = asked_of(model, request)
         waits_ns, limit_s = time.monotonic_ns(), options.deadline_s
-        async with self._turns.turn(served, model, asked, limit_s) as turn:
-            called_ns = time.monotonic_ns()
-            left_s = None if limit_s is None else max(limit_s - (called_ns - waits_ns) / 1e9, LEAST_S)
-            try:
-                turn.reply = await self._calls.call_once(
-                    served,
-                    turn.pool,
-                    model.method,
-                    arguments,
-                    deadline_s=left_s,
-                    priority=options.priority,
-                    at=turn.at,
-                )
-                del arguments
-                return await self._answered(served, model, request, turn.reply, waits_ns, turn)
-            except errors.AtomrError as error:
-                turn.failed(error)
-                raise told(error, turn.outcome, model.name, asked) from None
+        with self.counted(model, served):
+            async with self._turns.turn(served, model, asked, limit_s) as turn:
+                try:
+                    async with self.filled(request) as whole:
+                        if request.shared:
+                            arguments = self.arguments(model, whole, headers)
+                        arguments |= controls_of(model, asked)
+                        waited_s = (time.monotonic_ns() - waits_ns) / 1e9
+                        turn.reply = await self._calls.call_once(
+                            served,
+                            turn.pool,
+                            model.method,
+                            arguments,
+                            deadline_s=None if limit_s is None else max(limit_s - waited_s, LEAST_S),
+                            priority=options.priority,
+                            at=turn.at,
+                        )
+                        del arguments
+                        return await self._answered(served, model, whole, turn.reply, waits_ns, turn)
+                except errors.AtomrError as error:
+                    turn.failed(error)
+                    raise told(error, turn.outcome, model.name, asked) from None
 
     def open(
         self,

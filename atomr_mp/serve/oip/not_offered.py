@@ -1,4 +1,4 @@
-"""What Triton offers and this server does not, each with its reason. Pure."""
+"""Triton's calls that this server does not answer, or not without a switch, each with its reason. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from typing import Final
 
 from atomr_mp.serve.problems import Problem
 
-_SHARED_MEMORY: Final = "shared memory is not offered here; send tensors as binary data, or as gRPC's raw contents"
+SHARED_MEMORY_OFF: Final = "shared memory is off; `atomr-mp serve --allow-client-shm` offers it"
+
+_CUDA_SHARED_MEMORY: Final = (
+    "GPUs' memory is not shared; send tensors as raw data, or have them in system shared memory"
+)
 
 NOT_OFFERED: Final = {
     "RepositoryModelLoad": "models are methods of the pool's actors; `atomr-mp reload` loads their code again",
     "RepositoryModelUnload": "models are methods of the pool's actors, which are there as long as the pool",
     **{
-        f"{kind}SharedMemory{verb}": _SHARED_MEMORY
-        for kind in ("System", "Cuda")
+        f"{kind}SharedMemory{verb}": why
+        for kind, why in (("System", SHARED_MEMORY_OFF), ("Cuda", _CUDA_SHARED_MEMORY))
         for verb in ("Status", "Register", "Unregister")
     },
     "TraceSetting": "traces have no settings here",

@@ -63,7 +63,7 @@ def of_raw(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -
     Raises:
         InvalidRequest: The data is not that of such a tensor.
     """
-    count = _count(name, datatype, shape)
+    count = check_raw_size(name, datatype, shape, len(data))
     if datatype == BYTES:
         try:
             elements = datatypes.unpack(data, count)
@@ -75,13 +75,22 @@ def of_raw(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -
     import numpy as np
 
     element = dtypes.to_numpy(NAMES[datatype])
-    expected = count * element.itemsize
-    if len(data) != expected:
-        raise _wrong(name, f"its data has {len(data)} bytes; {datatype} of shape {list(shape)} takes {expected}")
     array = np.frombuffer(data, np.uint8).view(element) if count else np.zeros(0, element)
     if datatype == "BOOL" and count and int(array.view(np.uint8).max()) > 1:
         raise _wrong(name, "an element of BOOL is a byte that is 0 or 1")
     return NamedTensor(name, datatype, shape, array.reshape(shape))
+
+
+def check_raw_size(name: str, datatype: str, shape: tuple[int, ...], nbytes: int) -> int:
+    """Return how many elements a shape has; those of raw data of so many bytes.
+
+    Raises:
+        InvalidRequest: No array has this shape, or its raw data has another size.
+    """
+    count = _count(name, datatype, shape)
+    if datatype != BYTES and nbytes != (expected := count * element_bytes(datatype)):
+        raise _wrong(name, f"its data has {nbytes} bytes; {datatype} of shape {list(shape)} takes {expected}")
+    return count
 
 
 def of_json(name: str, datatype: str, shape: tuple[int, ...], data: object) -> NamedTensor:

@@ -36,6 +36,7 @@ _LOG: Final = logging.getLogger("atomr_mp.serve")
 
 MODULE: Final = "atomr_mp.serve.front_end"
 
+
 END_MARGIN_S: Final = 5.0
 """How much longer than its drain a front end may take to end."""
 
@@ -108,6 +109,8 @@ class Parent:
         """Memory for the front ends' latest look at the pool."""
         self._sequences: Final = os.memfd_create(SEQUENCES)
         os.ftruncate(self._sequences, sequences_bytes(plan.limits.sequences))
+        self._regions: Final = os.memfd_create("atomr-mp-serve-regions")
+        """Memory for the regions of shared memory that clients register."""
         self._accepting, self._accepts = os.pipe2(os.O_CLOEXEC)
 
     async def run(self) -> None:
@@ -146,7 +149,7 @@ class Parent:
                 os.close(each.pidfd)
             loop.remove_reader(self._accepting)
             self._listening.close()
-            shared = self._plan_descriptor, self._counters, self._look, self._sequences
+            shared = self._plan_descriptor, self._counters, self._look, self._sequences, self._regions
             for descriptor in (*shared, self._accepting, self._accepts):
                 os.close(descriptor)
             failed = keeping.exception() if keeping.done() else None
@@ -187,7 +190,7 @@ class Parent:
         out = self._outputs[slot]
         log = out.log.writing
         first = (self._plan_descriptor, self._listening.fileno(), self._counters)
-        inherited = (*first, self._accepts, self._look, log, self._sequences)
+        inherited = (*first, self._accepts, self._look, log, self._sequences, self._regions)
         numbers = (*first, slot, *inherited[len(first) :])
         try:
             popen = subprocess.Popen(  # in the main thread, since the front end dies with the thread that made it

@@ -210,7 +210,11 @@ BAD: Final[dict[str, tuple[Any, int, str]]] = {
     "no data": ({"inputs": [{k: v for k, v in X.items() if k != "data"}]}, 400, "neither"),
     "both": ({"inputs": [X | {"parameters": {"binary_data_size": 8}}]}, 400, "both"),
     "no bytes": ({"inputs": [{**X, "data": None, "parameters": {"binary_data_size": 8}}]}, 400, "both"),
-    "shared memory": ({"inputs": [X | {"parameters": {"shared_memory_region": "r"}}]}, 400, "shared memory"),
+    "shared memory": (
+        {"inputs": [X | {"parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 8}}]},
+        400,
+        "a region of shared memory",
+    ),
     "other output": ({"inputs": [X], "outputs": [{"name": "z"}]}, 400, "no output 'z'"),
     "number as id": ({"inputs": [X], "id": 7}, 400, "`id`"),
     "list as parameter": ({"inputs": [X], "parameters": {"p": []}}, 400, "parameter 'p'"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import zlib
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,11 +17,16 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from atomr_mp.serve.application import Application
+from atomr_mp.serve.application import Application, FrontEndMemory
 from atomr_mp.serve.http.access import Access, Tokens
 from atomr_mp.serve.http.cors import Cors
+from atomr_mp.serve.http.limits import DEFAULT_LIMITS
+from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.oip.model_config import files
+from atomr_mp.serve.oip.sequences.table import SequenceTable
+from atomr_mp.serve.oip.shared_memory.table import RegionTable
 from atomr_mp.serve.source import GivenPool
+from atomr_mp.serve.watch.shared_sample import SharedSample
 from tests.support import ACTORS, Ledger, in_loop
 from tests.triton_cases import MODELS
 
@@ -36,7 +42,7 @@ OTHER_STATUS: Final[dict[tuple[int, int], str]] = {
     (500, 400): MORE_EXACT,
     (400, 404): MORE_EXACT,
     (400, 413): MORE_EXACT,
-    (404, 400): "shared memory is not offered, so there is no region to look for",
+    (404, 400): "a place in shared memory without its size is refused before its region is looked for",
     (501, 415): MORE_EXACT,
     (400, 415): MORE_EXACT,
 }
@@ -109,7 +115,9 @@ def differences() -> dict[str, str]:
     async def ask_all() -> None:
         access = Access(Tokens([]), None, Cors([], has_tokens=False))
         with Ledger() as ledger, ledger.start(LIKE_TRITON, gpus=1) as pool:
-            application = Application(GivenPool(pool), access, models=files.read([MODELS]).models)
+            regions = RegionTable(os.memfd_create("oracle"), DEFAULT_LIMITS)
+            memory = FrontEndMemory(Counters(), SharedSample(), SequenceTable(DEFAULT_LIMITS.sequences), regions)
+            application = Application(GivenPool(pool), access, models=files.read([MODELS]).models, memory=memory)
             transport = httpx.ASGITransport(app=application)
             async with httpx.AsyncClient(transport=transport, base_url="http://oracle") as client:
                 for case in CASES:

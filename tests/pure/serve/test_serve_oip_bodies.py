@@ -123,9 +123,11 @@ FIELDS: Final = some.fixed_dictionaries(
         "shape": some.lists(some.integers(-1, 4), max_size=3) | JSON_VALUES,
         "data": some.lists(some.integers(0, 1), max_size=4) | JSON_VALUES,
         "parameters": some.dictionaries(
-            some.sampled_from(["binary_data_size", "binary_data", "classification", "shared_memory_region"]),
-            some.integers(-1, 9) | JSON_VALUES,
-            max_size=2,
+            some.sampled_from(
+                ["binary_data_size", "binary_data", "classification", "shared_memory_region", "shared_memory_byte_size"]
+            ),
+            some.integers(-1, 9) | some.just("r") | JSON_VALUES,
+            max_size=3,
         )
         | JSON_VALUES,
     },
@@ -151,7 +153,7 @@ def test_any_body_is_a_request_or_refused(given_body: dict[str, Any], data: byte
         found = http_body.decode("m", "", text + data, len(text), MOST)
     except REFUSALS:
         return
-    assert found.inputs
+    assert found.inputs or found.shared
     sizes = [each.get("parameters") or {} for each in given_body["inputs"]]
     assert sum(each.get("binary_data_size", 0) for each in sizes) == len(data)
 

@@ -174,6 +174,13 @@ class InferenceStream:
         await self._send(served, answer, is_final=True)
 
     async def _answer_in_parts(self, served: GrpcCall, model: Model, request: InferRequest) -> None:
+        if any(each.extent is not None for each in request.outputs):
+            why = f"the model {model.name} answers in parts, and each would be written over the one before it"
+            raise errors.InvalidRequest(f"{why}: ask for its outputs without shared memory")
+        async with self._inference.filled(request) as whole:
+            await self._answer_filled(served, model, whole)
+
+    async def _answer_filled(self, served: GrpcCall, model: Model, request: InferRequest) -> None:
         statistics, opened_ns = self._inference.statistics, time.monotonic_ns()
         stream = self._inference.open(
             served,

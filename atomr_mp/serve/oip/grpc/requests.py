@@ -16,9 +16,11 @@ from atomr_mp.serve.oip.requests import (
     AskedOutput,
     InferAnswer,
     InferRequest,
-    Parameters,
     ParameterValue,
+    SharedInput,
     check_reserved,
+    extent_of,
+    told_extent,
 )
 from atomr_mp.serve.oip.tensors import NamedTensor
 
@@ -89,11 +91,12 @@ def request_of(message: Any) -> InferRequest:
     """
     check_version(message.model_version)
     raw = message.raw_input_contents
-    inputs = message.inputs
+    inputs, shared = _apart(message.inputs)
     if len(raw) > 0:
         if len(raw) != len(inputs):
+            beside = " beside those in shared memory" if shared else ""
             raise errors.InvalidRequest(
-                f"the request has {len(inputs)} inputs and {len(raw)} raw_input_contents; each input has one"
+                f"the request has {len(inputs)} inputs{beside} and {len(raw)} raw_input_contents; each input has one"
             )
         found = [_of_raw(each, content) for each, content in zip(inputs, raw, strict=True)]
     else:
@@ -101,7 +104,7 @@ def request_of(message: Any) -> InferRequest:
     parameters = _parameters("the request", message.parameters)
     check_reserved(parameters)
     return head_of(message)._replace(
-        parameters=parameters, inputs=found, outputs=[_asked(each) for each in message.outputs]
+        parameters=parameters, inputs=found, outputs=[_asked(each) for each in message.outputs], shared=shared
     )
 
 
@@ -177,14 +180,17 @@ def _fill(message: Any, answer: InferAnswer) -> None:
         setattr(message.parameters[name], _choice(value), value)
     left = MOST_ANSWER_BYTES
     for tensor in answer.outputs:
-        data = tensors.raw(tensor)
+        extent = answer.shared.get(tensor.name)
+        data = b"" if extent is not None else tensors.raw(tensor)  # clients count outputs and contents together
         left -= len(data)
         if left < 0:
             raise errors.Unsupported("the answer has 2 GiB or more, which no message has", maybe_executed=True)
         try:
-            message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+            output = message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         except ValueError as error:  # UnicodeEncodeError is one
             raise errors.Unsupported(f"an output has a name that is no text: {error}", maybe_executed=True) from error
+        for name, value in ({} if extent is None else told_extent(extent)).items():
+            setattr(output.parameters[name], _choice(value), value)
         message.raw_output_contents.append(data)
 
 
@@ -231,17 +237,37 @@ def _of_contents(inputs: Any) -> list[NamedTensor]:
     return found
 
 
+def _apart(inputs: Any) -> tuple[list[Any], list[SharedInput]]:
+    """Return the inputs that lie in no shared memory, and those that do.
+
+    Raises:
+        InvalidRequest: Parameters name no place there.
+    """
+    others: list[Any] = []
+    shared: list[SharedInput] = []
+    for given in inputs:
+        shown = given.name[:100]
+        extent = extent_of(f"tensor {shown!r}", _parameters(f"input {shown!r}", given.parameters))
+        if extent is None:
+            others.append(given)
+        elif given.HasField("contents"):
+            raise errors.InvalidRequest(
+                f"tensor {shown!r} has contents, and a region of shared memory; it has one or the other"
+            )
+        else:
+            shared.append(SharedInput(*_head(given), extent))
+    return others, shared
+
+
 def _head(given: Any) -> tuple[str, str, tuple[int, ...]]:
     """Return an input's name, datatype and shape.
 
     Raises:
-        InvalidRequest: One of them is none, or a parameter is not offered.
+        InvalidRequest: One of them is none.
     """
     name: str = given.name
     if not name:
         raise errors.InvalidRequest("an input has no `name`")
-    shown = name[:100]
-    _refuse_shared(f"tensor {shown!r}", _parameters(f"input {shown!r}", given.parameters))
     return name, datatypes.check(given.datatype), tensors.shape_of(name, tuple(given.shape))
 
 
@@ -254,13 +280,10 @@ def _asked(given: Any) -> AskedOutput:
     classes = parameters.get("classification", 0)
     if type(classes) is not int or classes < 0:
         raise errors.InvalidRequest(f"{shown}: classification is a number of classes")
-    _refuse_shared(shown, parameters)
-    return AskedOutput(name, classes, is_binary=True)
-
-
-def _refuse_shared(whose: str, parameters: Parameters) -> None:
-    if any(each.startswith("shared_memory") for each in parameters):
-        raise errors.InvalidRequest(f"{whose}: shared memory is not offered here")
+    extent = extent_of(shown, parameters)
+    if extent is not None and classes:
+        raise errors.InvalidRequest(f"{shown} has a region of shared memory, and classification; it has one of them")
+    return AskedOutput(name, classes, is_binary=True, extent=extent)
 
 
 def _parameters(whose: str, given: Mapping[str, Any]) -> dict[str, ParameterValue]:

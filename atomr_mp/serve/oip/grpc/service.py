@@ -24,6 +24,7 @@ from atomr_mp.serve.oip.grpc.reflection import Reflection
 from atomr_mp.serve.oip.grpc.tables import HEALTH, INFERENCE, OLD_REFLECTION, REFLECTION, ProtoFile
 from atomr_mp.serve.oip.models import Model
 from atomr_mp.serve.oip.not_offered import NOT_OFFERED, problem_of
+from atomr_mp.serve.oip.shared_memory.transfers import SharedMemory
 from atomr_mp.serve.problems import Problem
 
 HEALTH_EVERY_S: Final = 1.0
@@ -72,6 +73,37 @@ class GrpcService:
         for name in NOT_OFFERED:
             path = f"/{INFERENCE.service_name}/{name}"
             self._handlers[path] = self._refusing(path, problem_of(name))
+        if (shared := grounds.inference.shared_memory) is not None:
+            self._share(shared)
+
+    def _share(self, shared: SharedMemory) -> None:
+        """Answer the calls of shared memory."""
+
+        async def status(asked: Any) -> Facts:
+            return {"regions": {each["name"]: each for each in shared.status(asked.name)}}
+
+        async def register(asked: Any) -> Facts:
+            await shared.register(asked.name, asked.key, asked.offset, asked.byte_size)
+            return {}
+
+        async def unregister(asked: Any) -> Facts:
+            await shared.unregister(asked.name)
+            return {}
+
+        async def status_of_gpus(asked: Any) -> Facts:
+            return {"regions": {each["name"]: each for each in shared.status_of_gpus(asked.name)}}
+
+        async def unregister_of_gpus(_asked: Any) -> Facts:
+            return {}
+
+        for name, answer in {
+            "SystemSharedMemoryStatus": status,
+            "SystemSharedMemoryRegister": register,
+            "SystemSharedMemoryUnregister": unregister,
+            "CudaSharedMemoryStatus": status_of_gpus,
+            "CudaSharedMemoryUnregister": unregister_of_gpus,
+        }.items():
+            self._tell(INFERENCE, name, answer)
 
     def cut(self) -> None:
         """End the calls that run: the server has waited long enough."""

@@ -610,8 +610,12 @@ def test_a_port_beside_a_unix_socket_needs_a_token(ledger: Ledger, tmp_path: Pat
         (("--grpc-port", "{port}"), "cannot be listened on"),
         (("--grpc-uds", "{uds}"), "another process listens"),
         (("--uds", "{path}", "--grpc-port", "0", "--host", "0.0.0.0"), "needs --tls-cert"),
+        (
+            ("--allow-client-shm", "--insecure", "--host", "0.0.0.0"),
+            "--allow-client-shm is for clients on this machine",
+        ),
     ],
-    ids=["workers", "port", "uds", "tls"],
+    ids=["workers", "port", "uds", "tls", "shared memory"],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(
     ledger: Ledger, server: Server, tmp_path: Path, options: tuple[str, ...], why: str

@@ -30,7 +30,9 @@ MORE_EXACT: Final = "our code says more, or less than INTERNAL of a client's mis
 STRICT: Final = "Triton reads it in another way than it was written, or not at all"
 LENIENT: Final = "it can have one meaning only"
 ONE_VERSION: Final = "every model has the version 1"
-NO_SETTINGS: Final = "models are the pool's methods; shared memory, and settings of traces and logs, are not offered"
+NO_SETTINGS: Final = (
+    "models are the pool's methods; CUDA's shared memory, and settings of traces and logs, are not offered"
+)
 OF_METHOD: Final = (
     "an actor's exceptions have no codes of gRPC; its results are in its order, and have to fit the model"
 )
@@ -48,8 +50,7 @@ DIFFERENT: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (
             *("repository_index", "repository_index_ready", "repository_load", "repository_unload"),
-            *("shm_status", "shm_status_unknown", "shm_register_bad", "shm_unregister_unknown"),
-            *("cuda_status", "cuda_register", "input_shm", "trace_get", "log_get"),
+            *("cuda_register", "trace_get", "log_get"),
         ),
         NO_SETTINGS,
     ),
@@ -65,7 +66,9 @@ DIFFERENT: Final[Mapping[str, str]] = {
         STRICT,
     ),
     **dict.fromkeys(("param_uint", "types_zero_noraw", "class_zero"), LENIENT),
-    **dict.fromkeys(("shape_zero", "garbage_bytes", "garbage_truncated", "badutf8_name"), MORE_EXACT),
+    **dict.fromkeys(
+        ("shape_zero", "shm_register_bad", "garbage_bytes", "garbage_truncated", "badutf8_name"), MORE_EXACT
+    ),
     **dict.fromkeys(("param_timeout_0", "param_timeout_3"), "a timeout is a deadline of the whole call"),
     **{f"param_sequence_id_{at}": OWN_PARAMETERS for at in range(4)},
     **{f"param_sequence_start_{at}": OWN_PARAMETERS for at in range(3)},
@@ -148,7 +151,9 @@ def outcomes() -> dict[str, Outcome]:
     """Send everything in its order, as the counts of statistics follow from it, and return what came by case."""
     with (
         Ledger() as ledger,
-        Server(ledger, "--grpc-port", "0", "--models", triton_cases.MODELS, actor=LIKE_TRITON) as server,
+        Server(
+            *(ledger, "--grpc-port", "0", "--models", triton_cases.MODELS, "--allow-client-shm"), actor=LIKE_TRITON
+        ) as server,
         channel_of(server) as channel,
     ):
         shown = list(bearer(server).items())

@@ -146,7 +146,7 @@ WRONG = {
     "no value": (with_parameter(request(), lambda each: each, "p"), "'p' of the request has no value"),
     "shared memory": (
         with_parameter(request(tensor()), lambda each: each.inputs[0], "shared_memory_region", string_param="r"),
-        "shared memory is not offered",
+        "shared_memory_byte_size and shared_memory_offset are numbers of bytes",
     ),
     "classes": (
         with_parameter(
