@@ -27,7 +27,8 @@ def run_examples(client: Path) -> list[str]:
             command = [str(python), str(file), "-u", f"localhost:{port}"]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=EXAMPLE_S)
-                found[file.name] = "" if done.returncode == 0 else f"{done.stdout}{done.stderr}"[-500:]
+                why = f"status {done.returncode}: {done.stdout}{done.stderr}"
+                found[file.name] = "" if done.returncode == 0 else why[-500:]
             except subprocess.TimeoutExpired:
                 found[file.name] = f"it has not ended within {EXAMPLE_S} s"
     return compared("the examples", EXAMPLES, found)
