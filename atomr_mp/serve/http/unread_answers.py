@@ -39,6 +39,8 @@ class UnreadAnswers:
         """Connections that are counted."""
         self._made_bytes = 0
         """Bytes of answers that are being made, or that gRPC has and has not sent."""
+        self.queued_bytes = 0
+        """Bytes of answers that wait until others of their stream are sent, and have not been made."""
         self._waiting: Final[dict[asyncio.Future[None], int]] = {}
         """Bytes of answers that wait for room, the oldest first."""
 
@@ -67,7 +69,7 @@ class UnreadAnswers:
             own = asking.unread_bytes
         if own > most:
             told = f"{own} bytes of answers wait on this connection, more than {most}; read them, then call again"
-        elif (total := self.copied_bytes + sum(self._waiting.values())) > self._limits.unread_bytes:
+        elif (total := self.copied_bytes + self.queued_bytes + sum(self._waiting.values())) > self._limits.unread_bytes:
             told = f"{total} bytes of answers wait for clients that do not read them; try again"
         else:
             return None

@@ -220,13 +220,19 @@ class InferenceStream:
             ClientLeft: The client has left.
             Problem: The client has read nothing for too long.
         """
-        nbytes = answer.nbytes
+        nbytes, unread, is_queued = answer.nbytes, self._grounds.unread, True
         self._unsent_bytes += nbytes
+        unread.queued_bytes += nbytes
         try:
-            async with self._turn, self._grounds.unread.making(nbytes):
-                await self._write(served, requests.encode_part(answer, is_final=is_final))
+            async with self._turn:
+                unread.queued_bytes -= nbytes
+                is_queued = False
+                async with unread.making(nbytes):
+                    await self._write(served, requests.encode_part(answer, is_final=is_final))
         finally:
             self._unsent_bytes -= nbytes
+            if is_queued:
+                unread.queued_bytes -= nbytes
 
     async def _send_end(self, served: GrpcCall, message: bytes) -> None:
         """Send an answer without outputs; see `_send`."""

@@ -753,21 +753,21 @@ def test_a_watch_of_health_ends_with_the_server(ledger: Ledger) -> None:
         assert server.process.wait(DEADLINE_S) == 0
 
 
-def asked_by_hand(path: str, metadata: Mapping[str, str], request: bytes | None = None) -> bytes:
+def asked_by_hand(path: str, metadata: Mapping[str, str], *requests: bytes) -> bytes:
     """Return what a client of HTTP/2 sends that asks once, and never lets the server send more than 64 KiB.
 
     Args:
         path: The call's.
         metadata: More headers, of fewer than 127 bytes each.
-        request: The message; None if the client ends with the headers.
+        requests: The messages; the client ends with the headers if there are none.
     """
     fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "here", **metadata}
     fields |= {"te": "trailers", "content-type": "application/grpc"}
     pairs = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
     block = b"".join(b"\x00%c%b%c%b" % (len(name), name, len(value), value) for name, value in pairs)
-    frames = [(4, 0, 0, b""), (1, 5 if request is None else 4, 1, block)]  # SETTINGS; HEADERS, which end or go on
-    if request is not None:
-        frames.append((0, 1, 1, b"\x00" + len(request).to_bytes(4, "big") + request))
+    frames = [(4, 0, 0, b""), (1, 4 if requests else 5, 1, block)]  # SETTINGS; HEADERS, which end or go on
+    if requests:
+        frames.append((0, 1, 1, b"".join(b"\x00" + len(each).to_bytes(4, "big") + each for each in requests)))
     sent = [
         len(content).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + content
         for kind, flags, stream, content in frames
@@ -823,20 +823,22 @@ def test_answers_that_nobody_reads_wait_where_the_worker_has_put_them(ledger: Le
                 reader.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
                 readers.append(reader)
         asked = message("Inferred.zeros", [tensor("count", numbers(nbytes)), tensor("gate", texts(gate.path))])
-        path, metadata = "/inference.GRPCInferenceService/ModelInfer", bearer(server)
-        frames = asked_by_hand(path, metadata, asked.SerializeToString())
-        leavers = [stack.enter_context(socket.create_connection(host_and_port(server.grpc[0]))) for _ in range(many)]
-        for leaver in leavers:
-            leaver.sendall(frames)
+        service, metadata, request = "/inference.GRPCInferenceService", bearer(server), asked.SerializeToString()
+        calls = [asked_by_hand(f"{service}/ModelInfer", metadata, request)] * many
+        calls.append(asked_by_hand(f"{service}/ModelStreamInfer", metadata, *[request] * many))
+        leavers = [stack.enter_context(socket.create_connection(host_and_port(server.grpc[0]))) for _ in calls]
+        for leaver, call in zip(leavers, calls, strict=True):
+            leaver.sendall(call)
 
-        assert settled(lambda: b"atomr_mp_http_in_flight %d.0" % (3 * many + 1) in server.ask("GET", "/metrics").body)
-        gate.open(3 * many)
+        in_flight = 4 * many + 2  # with the stream by itself, and the question
+        assert settled(lambda: b"atomr_mp_http_in_flight %d.0" % in_flight in server.ask("GET", "/metrics").body)
+        gate.open(4 * many)
 
         def unread() -> int:
             found = re.search(r"(\d+) bytes of answers", server.call("Inferred.zeros", {"count": 1}).body.decode())
             return int(found[1]) if found else 0
 
-        assert settled(lambda: unread() >= 3 * many * nbytes)
+        assert settled(lambda: unread() >= 4 * many * nbytes)
         assert anonymous_bytes(front_end) - before < most + 3 * nbytes
         for leaver in leavers:
             leaver.close()
