@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Final, Protocol
 
+from atomr_mp import errors
 from atomr_mp.client.reply import set_done
 from atomr_mp.serve.http.limits import Limits
 from atomr_mp.serve.problems import ClientLeft, Problem, retry_after
@@ -21,6 +22,11 @@ class SlowReader(Protocol):
     @property
     def unread_bytes(self) -> int:
         """Bytes that wait for the client, in the transport and in tasks that want to write."""
+
+
+def _too_late(waited_s: float) -> errors.DeadlineExceeded:
+    why = f"the answer had no room for {waited_s:g} s (stall_s): other clients have not read theirs (unread_bytes)"
+    return errors.DeadlineExceeded(why, maybe_executed=True)
 
 
 class UnreadAnswers:
@@ -85,6 +91,7 @@ class UnreadAnswers:
 
         Raises:
             ClientLeft: The client has left while the answer waited.
+            DeadlineExceeded: It has waited for `stall_s`, in which clients that read nothing are given up.
         """
         await self.take(nbytes, left)
         try:
@@ -97,12 +104,14 @@ class UnreadAnswers:
         if nbytes <= SMALL_BYTES or (not self._waiting and self._has_room(nbytes)):
             self._made_bytes += nbytes
             return
-        turn = asyncio.get_running_loop().create_future()
+        turn, stall_s = asyncio.get_running_loop().create_future(), self._limits.stall_s
         self._waiting[turn] = nbytes
         try:
-            await asyncio.wait({turn} if left is None else {turn, left}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {turn} if left is None else {turn, left}, timeout=stall_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if turn in self._waiting:
-                raise ClientLeft
+                raise ClientLeft if left is not None and left.done() else _too_late(stall_s)
         except BaseException:
             if self._waiting.pop(turn, None) is None:
                 self.give_back(nbytes)  # it was let in, and this task ends

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atomr_mp import errors
 from atomr_mp.serve.http.limits import Limits
 from atomr_mp.serve.http.unread_answers import SMALL_BYTES, UnreadAnswers
 from atomr_mp.serve.problems import ClientLeft
@@ -111,6 +113,22 @@ def test_any_walk(walk: list[tuple[str, int, int]]) -> None:
                     await each.task
         assert not unread.copied_bytes
         assert unread.crowd() is None
+
+    asyncio.run(main())
+
+
+def test_what_waits_for_too_long_is_given_up() -> None:
+    """As a client that reads nothing is: else a few of these would keep all others out for many times as long."""
+
+    async def main() -> None:
+        unread = UnreadAnswers(Limits(unread_bytes=MOST, stall_s=0.05))
+        first, second = Asking(unread, MOST), Asking(unread, MOST)
+        with pytest.raises(errors.DeadlineExceeded, match=r"no room for 0\.05 s") as caught:
+            await second.task
+        assert caught.value.maybe_executed
+        first.is_sent.set()
+        await first.task
+        assert (unread.copied_bytes, unread.crowd()) == (0, None)
 
     asyncio.run(main())
 

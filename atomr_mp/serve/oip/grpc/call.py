@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, TypeVar
 
 import grpc
 
@@ -13,6 +13,8 @@ from atomr_mp.serve.oip import refusals
 from atomr_mp.serve.oip.requests import given_headers
 from atomr_mp.serve.problems import RETRY_AFTER, Problem, headers_of
 from atomr_mp.serve.served_request import ServedRequest
+
+T = TypeVar("T")
 
 CODES: Final[dict[int, grpc.StatusCode]] = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -68,6 +70,22 @@ class GrpcCall(ServedRequest):
     async def left(self) -> None:
         """Wait until the task is cancelled."""
         await asyncio.get_running_loop().create_future()
+
+
+async def uncut(operation: Awaitable[T]) -> T:
+    """Return the outcome of one of gRPC's operations, which goes on if the calling task is cancelled.
+
+    gRPC frees the memory of an operation behind its own `await`: a message whose `write` is cancelled stays for good.
+    """
+    whole = asyncio.ensure_future(operation)
+    whole.add_done_callback(_look_at)
+    return await asyncio.shield(whole)
+
+
+def _look_at(whole: asyncio.Future[Any]) -> None:
+    """Retrieve an error, so that the event loop does not log it."""
+    if not whole.cancelled():
+        whole.exception()
 
 
 def metadata_of(given: Any) -> dict[str, str]:

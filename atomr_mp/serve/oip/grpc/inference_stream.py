@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
@@ -12,7 +13,7 @@ import grpc
 from atomr_mp import errors
 from atomr_mp.client.reply import set_done
 from atomr_mp.serve.oip.grpc import requests
-from atomr_mp.serve.oip.grpc.call import GrpcCall, details_of, status_of
+from atomr_mp.serve.oip.grpc.call import GrpcCall, details_of, status_of, uncut
 from atomr_mp.serve.oip.grpc.frame import LEFT, CallFrame, Grounds, internal, left_s
 from atomr_mp.serve.oip.inference import answer_of
 from atomr_mp.serve.oip.models import Model
@@ -53,6 +54,8 @@ class InferenceStream:
         self._room: Final = asyncio.Semaphore(MOST_AT_ONCE)
         self._unsent_bytes = 0
         """Bytes of answers that wait until they are sent."""
+        self._has_begun = False
+        """Whether an answer was sent, or was to be."""
         self._turn: Final = asyncio.Lock()
         """Held while an answer is sent: gRPC sends one at a time."""
         self._tasks: Final[set[asyncio.Task[None]]] = set()
@@ -114,7 +117,7 @@ class InferenceStream:
     async def _read(self) -> None:
         while True:
             await self._room.acquire()
-            data = await self._context.read()
+            data = await uncut(self._context.read())
             if data is grpc.aio.EOF:
                 return
             task = asyncio.get_running_loop().create_task(self._serve(data))
@@ -227,8 +230,8 @@ class InferenceStream:
             async with self._turn:
                 unread.queued_bytes -= nbytes
                 is_queued = False
-                async with unread.making(nbytes):
-                    await self._write(served, requests.encode_part(answer, is_final=is_final))
+                await unread.take(nbytes)
+                await self._write(served, lambda: requests.encode_part(answer, is_final=is_final), nbytes)
         finally:
             self._unsent_bytes -= nbytes
             if is_queued:
@@ -237,12 +240,27 @@ class InferenceStream:
     async def _send_end(self, served: GrpcCall, message: bytes) -> None:
         """Send an answer without outputs; see `_send`."""
         async with self._turn:
-            await self._write(served, message)
+            await self._write(served, lambda: message, 0)
 
-    async def _write(self, served: GrpcCall, message: bytes) -> None:
+    async def _write(self, served: GrpcCall, make: Callable[[], bytes], nbytes: int) -> None:
+        """Send a message, whose room is given back once gRPC has sent it, or its client is gone."""
+        unread = self._grounds.unread
+        try:
+            if not self._has_begun:
+                self._has_begun = True
+                # By itself: gRPC would send them again with the status, where the first message was not sent.
+                await uncut(self._context.send_initial_metadata(()))
+            if self._cut.done():
+                raise ClientLeft
+            message = make()
+            operation = asyncio.ensure_future(self._context.write(message))
+        except BaseException:
+            unread.give_back(nbytes)
+            raise
+        operation.add_done_callback(lambda _done: unread.give_back(nbytes))
         try:
             async with asyncio.timeout(self._grounds.limits.stall_s):
-                await self._context.write(message)
+                await uncut(operation)
         except grpc.aio.BaseError as error:
             raise ClientLeft from error
         except TimeoutError:

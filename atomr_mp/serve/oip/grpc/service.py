@@ -16,7 +16,7 @@ from google.protobuf import json_format
 from atomr_mp.client.reply import set_done
 from atomr_mp.serve.oip.config import config_of
 from atomr_mp.serve.oip.grpc import requests
-from atomr_mp.serve.oip.grpc.call import GrpcCall, metadata_of
+from atomr_mp.serve.oip.grpc.call import GrpcCall, metadata_of, uncut
 from atomr_mp.serve.oip.grpc.frame import CallFrame, Grounds, left_s
 from atomr_mp.serve.oip.grpc.inference_stream import InferenceStream
 from atomr_mp.serve.oip.grpc.messages import HealthCheckRequest, HealthCheckResponse, message_class
@@ -152,7 +152,7 @@ class GrpcService:
 
         async def handle_anybody(path: str, _requests: Any, context: Any) -> None:
             with self._frame.serving(path, context, needs_token=False) as served:
-                await context.write(await tell(served, await self._read(context) or b""))
+                await uncut(context.write(await tell(served, await self._read(context) or b"")))
 
         if name in OPEN_TO_ALL:  # gRPC would wait for the request of any other call as long as its client likes
             self._add(file, name, grpc.stream_stream_rpc_method_handler, handle_anybody)
@@ -249,17 +249,17 @@ class GrpcService:
                 while not ending.done():
                     if (found := await self._health(service)) != told:
                         told = found
-                        await context.write(HealthCheckResponse(status=told).SerializeToString())
+                        await uncut(context.write(HealthCheckResponse(status=told).SerializeToString()))
                     await asyncio.wait({ending}, timeout=HEALTH_EVERY_S)
                 if told == "SERVING":
-                    await context.write(HealthCheckResponse(status="NOT_SERVING").SerializeToString())
+                    await uncut(context.write(HealthCheckResponse(status="NOT_SERVING").SerializeToString()))
             finally:
                 streams.remove(close)
 
     async def _reflect(self, reflection: Reflection, path: str, _requests: Any, context: Any) -> None:
         with self._frame.serving(path, context):
             while (data := await self._read(context)) is not None:
-                await context.write(reflection.answer(data))
+                await uncut(context.write(reflection.answer(data)))
 
     async def _read(self, context: Any) -> bytes | None:
         """Return the next request of a call; None at the end.
@@ -270,7 +270,7 @@ class GrpcService:
         limit_s = self._grounds.limits.header_s
         try:
             async with asyncio.timeout(limit_s):
-                data = await context.read()
+                data = await uncut(context.read())
         except TimeoutError:
             raise Problem(408, "timeout", f"the request has not come within {limit_s:g} s") from None
         return None if data is grpc.aio.EOF else bytes(data)

@@ -798,6 +798,25 @@ def test_a_client_that_reads_nothing_loses_its_stream(ledger: Ledger) -> None:
         call.cancel()
 
 
+def test_streams_that_are_given_up_leave_no_answer_in_memory(ledger: Ledger) -> None:
+    """Neither while their clients stay nor afterwards: gRPC has each answer until its connection ends."""
+    nbytes, many, rounds = 8_000_000, 4, 6  # each tells of itself and of its one request
+    options = ("--grpc-port", "0", "--limit", "stall_s=0.5", "--access-log")
+    asked = [message("Inferred.zeros", [tensor("count", numbers(each))]).SerializeToString() for each in (1, nbytes)]
+    with Server(ledger, *options, actor=INFERRED, run_dir="given-up") as server:
+        (front_end,) = server.front_ends()
+        frames = asked_by_hand("/inference.GRPCInferenceService/ModelStreamInfer", bearer(server), *asked)
+        held: list[int] = []
+        for turn in range(1, rounds + 1):
+            with contextlib.ExitStack() as stack:
+                for _ in range(many):
+                    client = stack.enter_context(socket.create_connection(host_and_port(server.grpc[0])))
+                    client.sendall(frames)
+                assert settled(lambda: server.log().count("499 client_left") >= 2 * many * turn)  # noqa: B023 - called at once
+            held.append(anonymous_bytes(front_end))
+        assert settled(lambda: anonymous_bytes(front_end) <= min(held[:2]) + 2 * nbytes)
+
+
 def test_answers_that_nobody_reads_wait_where_the_worker_has_put_them(ledger: Ledger) -> None:
     """Over HTTP and gRPC, on any number of connections: what was made in the front end is bounded, and none is lost."""
     nbytes, most, many = 16_000_000, 32_000_000, 4  # much more than the kernel keeps for a connection
