@@ -64,7 +64,9 @@ def test_an_interruption_that_comes_while_a_generator_is_closed_spares_its_final
             name="A.tell", watched=0, took=lambda _ns: None, resumes=None, steps=None, function=tell
         )
         call = data.StreamCall(1, "A.tell", FAR_NS, 0, b"", 4, FAR_NS, FAR_NS, FAR_NS)
-        stream = StreamRequest(cast("Any", SimpleNamespace(session=None)), call, cast("Any", method))
+        stream = StreamRequest(
+            cast("Any", SimpleNamespace(session=SimpleNamespace(place=None))), call, cast("Any", method)
+        )
         stream.arguments = ()
         owner = Owner()
         task = _RequestTask(cast("Any", Loop()), stream, owner.give)
@@ -77,5 +79,11 @@ def test_an_interruption_that_comes_while_a_generator_is_closed_spares_its_final
         await asyncio.wait_for(owner.ended.wait(), 10)
         return stream
 
-    assert asyncio.run(close()).error is not None
+    async def closed() -> StreamRequest:
+        try:
+            return await close()
+        finally:
+            interrupted.set()  # else the loop would wait for the generator for ever, and hide the error
+
+    assert asyncio.run(closed()).error is not None
     assert noted == ["closed"]
