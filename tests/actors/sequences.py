@@ -26,12 +26,12 @@ class Accumulating(Actor):
 
     def setup(self, _context: object) -> None:
         """Begin with no sequence."""
-        self._totals: dict[int | str, int] = {}
+        self._totals: dict[Any, int] = {}
 
     @method(idempotent=True)
     def add(self, value: NDArray[np.int64], sequence: dict[str, Any], wait_s: float = 0.0) -> Sums:
         """Add a number to its sequence's sum, after a while; a value of -1 fails."""
-        identity = sequence["id"]
+        identity = sequence["model"], sequence["id"]
         assert sequence["ready"] is True
         if sequence["start"]:
             self._totals[identity] = 0
@@ -60,7 +60,7 @@ class Accumulating(Actor):
         found = self._told(identity, ends=ends[0, 0] > 0.5)
         return {"total": found["total"].reshape(1, 1), "pid": found["pid"].reshape(1, 1)}
 
-    def _told(self, identity: int | str, *, ends: bool) -> Sums:
+    def _told(self, identity: Any, *, ends: bool) -> Sums:
         total = self._totals.pop(identity) if ends else self._totals[identity]
         return {"total": np.array([total]), "pid": np.array([os.getpid()])}
 

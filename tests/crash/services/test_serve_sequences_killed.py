@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.contract.serve.oip.test_serve_sequences import ACTOR, START, described
+from tests.contract.serve.oip.test_serve_sequences import ACTOR, START, described, post, total
 from tests.crash.services.test_serve_killed import pool_of
 from tests.inferring import bearer, message, stub_of, tensor, texts
 from tests.serving import Server
@@ -198,3 +198,20 @@ def test_a_front_end_that_dies_leaves_what_it_ran_in_doubt(ledger: Ledger, tmp_p
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert START in refused.value.details()
         assert "process that ran its last request has ended" in refused.value.details()
+
+
+def test_lost_sequences_give_way_to_new_ones(ledger: Ledger, tmp_path: Path) -> None:
+    """Where there is no other room. Until then a request has the reason of the loss; `sequence_end` frees the place."""
+    options = ("--limit", "sequences=3", *RESTARTS, *described(tmp_path))
+    with Server(ledger, *options, actor=ACTOR) as server, pool_of(ledger) as pool:
+        for number in range(1, 4):
+            assert total(post(server, "sums", number, sequence_id=number, sequence_start=True)) == number
+        before = pool.devices[0]
+        os.kill(before.pid, signal.SIGKILL)
+        wait_generation(pool, before.generation + 1)
+        lost = post(server, "sums", 1, sequence_id=1, sequence_end=True)
+        assert (lost.status, "the state is lost" in lost.json()["error"]) == (400, True)
+        for number in range(4, 7):
+            assert total(post(server, "sums", number, sequence_id=number, sequence_start=True)) == number
+        refused = post(server, "sums", 1, sequence_id=7, sequence_start=True)
+        assert (refused.status, "the limit `sequences`" in refused.json()["error"]) == (503, True)

@@ -30,9 +30,9 @@ class AskedSequence(NamedTuple):
     starts: bool
     ends: bool
 
-    def told(self) -> dict[str, Any]:
-        """Return the argument for `sequence_to`."""
-        return {"id": self.id, "start": self.starts, "end": self.ends, "ready": True}
+    def told(self, model: str) -> dict[str, Any]:
+        """Return the argument for `sequence_to`. A method that is two models has sequences of both."""
+        return {"model": model, "id": self.id, "start": self.starts, "end": self.ends, "ready": True}
 
 
 def asked_of(model: Model, request: InferRequest) -> AskedSequence:
@@ -69,7 +69,7 @@ def controls_of(model: Model, asked: AskedSequence) -> dict[str, Any]:
         InvalidRequest: A control has another type than the sequence's id.
     """
     setting = model.setting
-    found: dict[str, Any] = {} if not setting.sequence_to else {setting.sequence_to: asked.told()}
+    found: dict[str, Any] = {} if not setting.sequence_to else {setting.sequence_to: asked.told(model.name)}
     for name, control in setting.sequence_controls.items():
         info = model.controls[name]
         shape = (1, 1) if info.has_rows else (1,)

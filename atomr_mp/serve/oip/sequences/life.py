@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
@@ -41,6 +42,7 @@ class SequenceRefusal(Enum):
     UNKNOWN = ""
     LOST = "the worker that had its state has ended or is being replaced, and the state is lost"
     DOUBTFUL = "an earlier request of it has no known end, and may have run or not"
+    BEHIND = "the request that was to begin it anew was refused"
     DIED = "the server's process that ran its last request has ended, and the request may have run or not"
 
 
@@ -83,6 +85,19 @@ def admit(record: SequenceRecord | None, *, starts: bool, epoch: bytes, now_ns: 
         case SequenceState.DOUBTFUL:
             return SequenceRefusal.DOUBTFUL
     return SequenceRefusal.LOST
+
+
+def is_lost(record: SequenceRecord, epoch: bytes, generations: Mapping[int, int]) -> bool:
+    """Return whether the worker that had a sequence's state has certainly ended. No request of the sequence runs.
+
+    Args:
+        record: What is known of the sequence.
+        epoch: The pool's.
+        generations: The latest incarnation of each device.
+    """
+    if record.state is not SequenceState.OPEN or record.epoch != epoch:
+        return True
+    return record.generation < generations.get(record.device, 0)
 
 
 def settle(outcome: SequenceOutcome, *, starts: bool, ends: bool) -> SequenceState | None:

@@ -15,6 +15,7 @@ import os
 import struct
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from atomr_mp.serve.oip.sequences.life import SequenceRecord, SequenceState
@@ -90,19 +91,31 @@ class SequenceTable:
         slot = self._slot_of(key)
         return None if slot is None else self._record(slot, key)
 
-    def write(self, key: bytes, record: SequenceRecord, now_ns: int) -> bool:
+    def write(
+        self,
+        key: bytes,
+        record: SequenceRecord,
+        now_ns: int,
+        is_lost: Callable[[SequenceRecord], bool] = lambda _record: False,
+    ) -> bool:
         """Write the record of a sequence whose lock this process has; False if too many are open.
 
         Args:
             key: The sequence.
             record: The record.
             now_ns: CLOCK_MONOTONIC; the records of sequences that have ended by now make room.
+            is_lost: Says of a record whether its sequence's state is lost: where no other makes room, that does.
         """
         slot = self._slot_of(key)
         if slot is not None:
             self._put(slot, key, record)
             return True
-        return self._insert(key, record) or (self._sweep(now_ns) and self._insert(key, record))
+        if self._insert(key, record):
+            return True
+        for gives_way in (lambda each: each.until_ns <= now_ns, is_lost):
+            if self._sweep(gives_way) and self._insert(key, record):
+                return True
+        return False
 
     def forget(self, key: bytes) -> None:
         """Remove the record of a sequence whose lock this process has, if there is one."""
@@ -148,18 +161,18 @@ class SequenceTable:
             slot = self._slot_of(FREE, slot + 1)
         return False
 
-    def _sweep(self, now_ns: int) -> bool:
-        """Free the slots of sequences that have ended; return whether there were any.
+    def _sweep(self, gives_way: Callable[[SequenceRecord], bool]) -> bool:
+        """Free the slots of sequences that give way; return whether there were any.
 
         One that is marked as running and whose lock is free is of a process that has died.
         """
         found = False
         for slot in range(self._slots):
             key = self._key(slot)
-            if key == FREE or self._record(slot, key).until_ns > now_ns or not self.lock(key):
+            if key == FREE or not gives_way(self._record(slot, key)) or not self.lock(key):
                 continue
             try:
-                if self._key(slot) == key and self._record(slot, key).until_ns <= now_ns:
+                if self._key(slot) == key and gives_way(self._record(slot, key)):
                     self._set_key(slot, FREE)
                     found = True
             finally:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 from atomr_mp import errors
@@ -21,6 +22,7 @@ from atomr_mp.serve.oip.sequences.life import (
     SequenceRefusal,
     SequenceState,
     admit,
+    is_lost,
     outcome_of,
     refusal,
     settle,
@@ -63,6 +65,29 @@ class SequenceTurn:
         return (0, 0) if self.reply is None else (max(self.reply.device, 0), self.reply.generation)
 
 
+class _Waiting:
+    """A request that waits for its turn.
+
+    Args:
+        turn: Done once it is its turn.
+        starts: Whether it begins the sequence.
+    """
+
+    __slots__ = ("is_cut", "starts", "turn")
+
+    def __init__(self, turn: asyncio.Future[None], starts: bool) -> None:  # noqa: FBT001 - of one place
+        self.turn: Final = turn
+        self.starts: Final = starts
+        self.is_cut = False
+        """Whether the start that it stood behind was refused."""
+
+
+def _cut(behind: Iterable[_Waiting]) -> None:
+    """Refuse the requests behind a start that was refused, up to the next one."""
+    for each in itertools.takewhile(lambda each: not each.starts, behind):
+        each.is_cut = True
+
+
 class SequenceTurns:
     """The turns of all sequences' requests in a front end. For the event loop's thread.
 
@@ -74,7 +99,7 @@ class SequenceTurns:
     def __init__(self, source: PoolSource, table: SequenceTable) -> None:
         self._source: Final = source
         self._table: Final = table
-        self._queues: Final[dict[bytes, deque[asyncio.Future[None]]]] = {}
+        self._queues: Final[dict[bytes, deque[_Waiting]]] = {}
         """Requests that wait for their turns, by sequence; a sequence with a request that runs is among them."""
 
     @contextlib.asynccontextmanager
@@ -101,9 +126,14 @@ class SequenceTurns:
             PoolUnreachable: There is no pool now.
         """
         key = key_of(model.name, asked.id)
-        await self._wait(served, key, deadline_s)
+        await self._wait(served, key, model, asked, deadline_s)
         try:
-            turn = self._begin(key, model, asked)
+            try:
+                turn = self._begin(key, model, asked)
+            except BaseException:
+                if asked.starts:
+                    _cut(self._queues[key])
+                raise
             try:
                 yield turn
             except BaseException as error:
@@ -129,12 +159,15 @@ class SequenceTurns:
         try:
             found = admit(table.read(key), starts=asked.starts, epoch=pool.epoch, now_ns=now_ns)
             if isinstance(found, SequenceRefusal):
+                if asked.ends:
+                    table.forget(key)
                 raise refusal(model.name, _shown(asked), found)
             at = found.at or self._place(pool, model.method, now_ns)
             running = SequenceRecord(
                 SequenceState.RUNNING, pool.epoch, *(at or (0, 0)), now_ns + _nanoseconds(model.setting.idle_s)
             )
-            if not table.write(key, running, now_ns):
+            generations = {each.index: each.generation for each in pool.devices}
+            if not table.write(key, running, now_ns, lambda each: is_lost(each, pool.epoch, generations)):
                 raise Problem(
                     503,
                     "sequences_full",
@@ -169,14 +202,17 @@ class SequenceTurns:
 
     # --- the queue -------------------------------------------------------------------------------------------------
 
-    async def _wait(self, served: ServedRequest, key: bytes, deadline_s: float | None) -> None:
+    async def _wait(
+        self, served: ServedRequest, key: bytes, model: Model, asked: AskedSequence, deadline_s: float | None
+    ) -> None:
         """Return when it is a request's turn, by arrival."""
         queue = self._queues.get(key)
         if queue is None:
             self._queues[key] = deque()
             return
         turn = asyncio.get_running_loop().create_future()
-        queue.append(turn)
+        waiting = _Waiting(turn, asked.starts)
+        queue.append(waiting)
         is_ours = False
         try:
             left = asyncio.get_running_loop().create_future()
@@ -185,19 +221,24 @@ class SequenceTurns:
             if not turn.done():
                 why = "it was not sent within its deadline: an earlier request of its sequence has no answer yet"
                 raise ClientLeft if left.done() else errors.DeadlineExceeded(why, maybe_executed=False)
+            if waiting.is_cut:
+                raise refusal(model.name, _shown(asked), SequenceRefusal.BEHIND)
             is_ours = True
         finally:
             if not is_ours:
+                behind = list(queue) if turn.done() else list(queue)[queue.index(waiting) + 1 :]
+                if asked.starts:
+                    _cut(behind)
                 if turn.done():
                     self._next(key)
                 else:
-                    queue.remove(turn)
+                    queue.remove(waiting)
 
     def _next(self, key: bytes) -> None:
         """Let the next request of a sequence run."""
         queue = self._queues[key]
         if queue:
-            set_done(queue.popleft())
+            set_done(queue.popleft().turn)
         else:
             del self._queues[key]
 

@@ -36,6 +36,11 @@ method = "Accumulating.add"
 sequence_to = "sequence"
 sequence_idle_s = 0.2
 
+[more]
+method = "Accumulating.add"
+sequence_to = "sequence"
+sequence_idle_s = 30.0
+
 [held]
 method = "Accumulating.hold"
 sequence_to = "sequence"
@@ -319,6 +324,29 @@ def test_a_request_whose_turn_does_not_come_in_time_has_not_run(
             stream.next()
 
 
+def test_requests_behind_a_refused_start_do_not_run_on_the_old_state(
+    client: triton.InferenceServerClient, server: Server, ledger: Ledger
+) -> None:
+    """They were sent for the new one. A further start begins it."""
+    value, shared = tensor("value", np.array([1], np.int64)), {"sequence_id": 260}
+    with ledger.gate("behind") as gate, Stream(client, bearer(server)) as stream:
+        inputs = (value, tensor("gate", texts(gate.path)))
+        stream.ask("held", *inputs, sequence_start=True, **shared)
+        gate.wait()
+        stream.ask("held", *inputs, sequence_start=True, timeout=50_000, **shared)
+        for ends in (False, True):
+            stream.ask("held", *inputs, sequence_end=ends, **shared)
+        stream.ask("held", *inputs, sequence_start=True, **shared)
+        with pytest.raises(InferenceServerException, match="an earlier request of its sequence has no answer yet"):
+            stream.next()
+        gate.open(2)
+        assert stream.next().as_numpy("total")[0] == 1
+        for _ in range(2):
+            with pytest.raises(InferenceServerException, match=f"{START}: the request that was to begin it anew was"):
+                stream.next()
+        assert stream.next().as_numpy("total")[0] == 1
+
+
 def test_no_more_sequences_are_open_than_the_limit_says(ledger: Ledger, tmp_path: Path) -> None:
     """The next one is refused until one ends; the others go on."""
     options = described(tmp_path)
@@ -330,6 +358,15 @@ def test_no_more_sequences_are_open_than_the_limit_says(ledger: Ledger, tmp_path
         assert total(post(server, "sums", 1, sequence_id=1, sequence_end=True)) == 2
         assert total(post(server, "sums", 1, sequence_id=4, sequence_start=True)) == 1
         assert total(post(server, "sums", 1, sequence_id=3)) == 4
+
+
+def test_two_models_of_one_method_have_sequences_of_their_own(ledger: Ledger, tmp_path: Path) -> None:
+    """The method gets the model's name beside the id."""
+    with Server(ledger, *described(tmp_path), actor=ACTOR, run_dir="two") as server:
+        for model, value in (("sums", 1), ("more", 100)):
+            assert total(post(server, model, value, sequence_id=7, sequence_start=True)) == value
+        for model, value in (("sums", 2), ("more", 101)):
+            assert total(post(server, model, 1, sequence_id=7, sequence_end=True)) == value
 
 
 def test_triton_s_client_of_http_asks_too(server: Server) -> None:
