@@ -192,6 +192,7 @@ class Turns(RuleBasedStateMachine):
         """Begin without sequences, with two devices and room for three sequences."""
         self.runner = asyncio.Runner()
         self.pool: Any = SimpleNamespace(
+            devices=[],
             epoch=EPOCH,
             devices_for=lambda _method: [
                 SimpleNamespace(index=each, admitted=True, state=DeviceState.READY) for each in (0, 1)
@@ -341,7 +342,7 @@ class Waiting:
 @pytest.mark.parametrize("how", ["cancelled", "left", "late"])
 def test_a_turn_of_who_waits_no_more_goes_on_to_the_next(how: str) -> None:
     """Also if it comes in the moment in which its request gives up."""
-    pool: Any = SimpleNamespace(epoch=EPOCH, devices_for=lambda _method: [])
+    pool: Any = SimpleNamespace(epoch=EPOCH, devices=[], devices_for=lambda _method: [])
     source: Any = SimpleNamespace(pool=pool)
     turns = SequenceTurns(source, SequenceTable(SLOTS))
     model: Any = SimpleNamespace(name="m", method="A.b", setting=SimpleNamespace(idle_s=1000.0))
