@@ -192,7 +192,7 @@ class Turns(RuleBasedStateMachine):
         """Begin without sequences, with two devices and room for three sequences."""
         self.runner = asyncio.Runner()
         self.pool: Any = SimpleNamespace(
-            devices=[],
+            devices=[SimpleNamespace(index=each, generation=1) for each in (0, 1)],
             epoch=EPOCH,
             devices_for=lambda _method: [
                 SimpleNamespace(index=each, admitted=True, state=DeviceState.READY) for each in (0, 1)
@@ -211,6 +211,8 @@ class Turns(RuleBasedStateMachine):
         self.generation = 1
         self.numbers = itertools.count()
         self.refused: dict[int, BaseException] = {}
+        self.behind: set[int] = set()
+        """Requests that stood behind a start that was refused."""
 
     async def _one(self, number: int, asked: AskedSequence) -> None:
         try:
@@ -231,22 +233,57 @@ class Turns(RuleBasedStateMachine):
             for _ in range(20):
                 await asyncio.sleep(0)
 
+        running, records = set(self.running), self._records()
         self.runner.run(turn_over())
         for queue in list(self.queues.values()):
             while queue and queue[0].number in self.refused and queue[0].number not in self.running:
-                self._check_refused(queue.popleft())
+                asked = queue.popleft()
+                self._check_refused(asked)
+                if asked.sequence.starts:
+                    behind = itertools.takewhile(lambda each: not each.sequence.starts, queue)
+                    self.behind.update(each.number for each in behind)
+        for number in self.running.keys() - running:
+            begun = next(queue[0].sequence for queue in self.queues.values() if queue and queue[0].number == number)
+            if begun.id not in records and len(records) >= SLOTS - 1:
+                self._give_way()
+
+    def _records(self) -> set[int | str]:
+        """Return the sequences that hold places."""
+        return self.known.keys() | {
+            name for name, queue in self.queues.items() if queue and queue[0].number in self.running
+        }
+
+    def _lost(self) -> set[int | str]:
+        """Return those whose state is lost, and no request of which runs."""
+        return {
+            name
+            for name, known in self.known.items()
+            if (isinstance(known, str) or known[1] < self.generation) and not self.queues.get(name)
+        }
+
+    def _give_way(self) -> None:
+        """Forget all of those: there was no other room."""
+        lost = self._lost()
+        assert lost
+        for name in lost:
+            del self.known[name]
 
     def _check_refused(self, asked: Asked) -> None:
         error, known = self.refused[asked.number], self.known.get(asked.sequence.id, "unknown")
         assert isinstance(error, Problem)
         if error.code == "sequences_full":
             assert asked.sequence.starts
-            running = {name for name, queue in self.queues.items() if queue and queue[0].number in self.running}
-            assert len(self.known.keys() | running) >= SLOTS - 1
+            assert len(self._records()) >= SLOTS - 1
+            assert not self._lost()
             assert asked.sequence.id not in self.known
             return
         assert not asked.sequence.starts
         assert error.status == 400
+        if asked.number in self.behind:
+            assert "the request that was to begin it anew was refused" in error.message
+            return
+        if asked.sequence.ends:
+            self.known.pop(asked.sequence.id, None)
         assert isinstance(known, str)
         assert (error.code == "sequence_unknown") == (known == "unknown")
 
@@ -262,6 +299,7 @@ class Turns(RuleBasedStateMachine):
     def replace_the_workers(self) -> None:
         """From now on calls run in the next incarnations."""
         self.generation += 1
+        self.pool.devices = [SimpleNamespace(index=each, generation=self.generation) for each in (0, 1)]
 
     @precondition(lambda self: self.running)
     @rule(
