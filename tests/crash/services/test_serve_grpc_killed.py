@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import grpc
 import numpy as np
 import pytest
 
+from tests.crash.services.client_load import ClientLoad
 from tests.crash.services.test_serve_killed import HOT, pool_of
 from tests.inferring import ADD_SUB, INFERRED, bearer, message, numbers, pair, stub_of, tensor, texts
 from tests.serving import Server
@@ -24,7 +26,7 @@ COUNTING: Final = f"{ACTORS}/counting.py:Counting"
 UPTO: Final = 400
 
 
-class InferenceLoad:
+class InferenceLoad(ClientLoad):
     """Clients that add again and again and look at the sums: some by calls, and one by a stream.
 
     Args:
@@ -34,35 +36,11 @@ class InferenceLoad:
     def __init__(self, server: Server) -> None:
         self._server: Final = server
         self._metadata: Final = tuple(bearer(server).items())
-        self._stop: Final = threading.Event()
-        self.wrong: Final[list[str]] = []
-        """Errors and false sums."""
-        self.counts: Final = [0] * (CLIENTS + 1)
-        """Right answers by client; the last one's are of its stream."""
-        self._threads: Final = [threading.Thread(target=self._call, args=(each,)) for each in range(CLIENTS)]
-        self._threads.append(threading.Thread(target=self._stream))
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        self.more()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(DEADLINE_S)
-        assert not any(thread.is_alive() for thread in self._threads)
-
-    def more(self, count: int = 30) -> None:
-        """Wait until each client has had so many more right answers."""
-        until = [each + count for each in self.counts]
-        assert settled(lambda: all(map(int.__ge__, self.counts, until)) or bool(self.wrong)), self.counts
-        assert not self.wrong
+        super().__init__([*[functools.partial(self._call, each) for each in range(CLIENTS)], self._stream])
 
     def _call(self, number: int) -> None:
         with stub_of(self._server) as stub:
-            while not self._stop.is_set():
+            while not self.stopped.is_set():
                 value = self.counts[number]
                 try:
                     answer = stub.ModelInfer(
@@ -78,7 +56,7 @@ class InferenceLoad:
 
         def requests() -> Iterator[Any]:
             nonlocal sent
-            while not self._stop.is_set():
+            while not self.stopped.is_set():
                 room.acquire()
                 yield message(ADD_SUB, pair([sent], [1]), id=str(sent))
                 sent += 1

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
-import threading
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import grpc
 import numpy as np
 import pytest
 
 from tests.contract.serve.oip.test_serve_sequences import ACTOR, START, described, post, total
+from tests.crash.services.client_load import ClientLoad
 from tests.crash.services.test_serve_killed import pool_of
 from tests.inferring import bearer, message, stub_of, tensor, texts
 from tests.serving import Server
@@ -40,7 +41,7 @@ def sum_in(answer: Any) -> int:
     return int(np.frombuffer(answer.raw_output_contents[names.index("total")], np.int64)[0])
 
 
-class SequenceLoad:
+class SequenceLoad(ClientLoad):
     """Clients that each add random numbers to some sequences of their own, and look at the sums.
 
     A client goes on with a sequence after an error that says that nothing ran, and else begins it anew.
@@ -52,43 +53,20 @@ class SequenceLoad:
     def __init__(self, server: Server) -> None:
         self._server: Final = server
         self._metadata: Final = tuple(bearer(server).items())
-        self._stop: Final = threading.Event()
-        self.wrong: Final[list[str]] = []
-        """False sums, and errors that there should not be."""
-        self.counts: Final = [0] * CLIENTS
-        """Right sums by client, of requests that continue a sequence."""
         self.told: Final = [0] * CLIENTS
         """How often each client had to begin a sequence anew."""
-        self._threads: Final = [threading.Thread(target=self._run, args=(each,)) for each in range(CLIENTS)]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        self.more()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(DEADLINE_S)
-        assert not any(thread.is_alive() for thread in self._threads)
-
-    def more(self, count: int = 30) -> None:
-        """Wait until each client has had so many more right sums."""
-        until = [each + count for each in self.counts]
-        assert settled(lambda: all(map(int.__ge__, self.counts, until)) or bool(self.wrong)), self.counts
-        assert not self.wrong
+        super().__init__([functools.partial(self._run, each) for each in range(CLIENTS)])
 
     def _run(self, client: int) -> None:
         rng = random.Random(client)
         sums: dict[int, int] = {}
-        while not self._stop.is_set():
+        while not self.stopped.is_set():
             with stub_of(self._server) as stub:
                 self._ask(stub, client, sums, rng)
 
     def _ask(self, stub: Any, client: int, sums: dict[int, int], rng: random.Random) -> None:
         """Ask on one connection until that is lost."""
-        while not self._stop.is_set():
+        while not self.stopped.is_set():
             sequence, value = 1 + client * 10 + rng.randrange(5), rng.randrange(1000)
             start, end = sequence not in sums, rng.random() < 0.1
             asked = request(value, sequence, start=start, end=end)

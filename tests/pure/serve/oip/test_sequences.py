@@ -254,7 +254,7 @@ class Turns(RuleBasedStateMachine):
         }
 
     def _lost(self) -> set[int | str]:
-        """Return those whose state is lost, and no request of which runs."""
+        """Return the sequences whose state is lost and that have no request."""
         return {
             name
             for name, known in self.known.items()
