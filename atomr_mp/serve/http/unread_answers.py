@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from typing import Final, Protocol
 
 from atomr_mp import errors
@@ -81,9 +79,8 @@ class UnreadAnswers:
             return None
         return Problem(429, "overloaded", told, headers=(retry_after(0),))
 
-    @contextlib.asynccontextmanager
-    async def making(self, nbytes: int, left: asyncio.Future[None] | None = None) -> AsyncIterator[None]:
-        """Wait for room for an answer, and count it in the block.
+    async def take(self, nbytes: int, left: asyncio.Future[None] | None = None) -> None:
+        """Wait for room for an answer, and count it until it is given back.
 
         Args:
             nbytes: About how many bytes it will have.
@@ -93,14 +90,6 @@ class UnreadAnswers:
             ClientLeft: The client has left while the answer waited.
             DeadlineExceeded: It has waited for `stall_s`, in which clients that read nothing are given up.
         """
-        await self.take(nbytes, left)
-        try:
-            yield
-        finally:
-            self.give_back(nbytes)
-
-    async def take(self, nbytes: int, left: asyncio.Future[None] | None = None) -> None:
-        """Wait for room for an answer, and count it until it is given back; see `making`."""
         if nbytes <= SMALL_BYTES or (not self._waiting and self._has_room(nbytes)):
             self._made_bytes += nbytes
             return

@@ -39,12 +39,15 @@ class Asking:
 
     async def _make(self) -> None:
         try:
-            async with self._unread.making(self.nbytes, self.left):
-                self.is_made = True
-                await self.is_sent.wait()
+            await self._unread.take(self.nbytes, self.left)
         except ClientLeft:
             self.is_refused = True
+            return
+        self.is_made = True
+        try:
+            await self.is_sent.wait()
         finally:
+            self._unread.give_back(self.nbytes)
             self.is_made = False
 
     @property
